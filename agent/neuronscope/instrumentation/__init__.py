@@ -1,0 +1,327 @@
+"""The contracts of adapters: what a client library and a model runtime must tell us.
+
+**Clients** (LLM APIs, embedders, vector stores) are data plus small pure functions: a
+`ClientIntegration` names methods and how to read them.  The engine does everything else: wrapping,
+spans, clocks, context, streams, metrics, content policy, errors, uninstrumenting.
+
+**Model runtimes** implement `BackendAdapter`.
+
+An adapter imports nothing from OpenTelemetry and, at module level, nothing from the library it
+reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from neuronscope.signals.tensors import LayerSpec, TensorSnapshot
+
+if TYPE_CHECKING:
+    from neuronscope.engine import Engine
+
+
+class Operation(StrEnum):
+    """What a call does.  GenAI operations carry OpenTelemetry's names."""
+
+    CHAT = "chat"
+    TEXT_COMPLETION = "text_completion"
+    GENERATE_CONTENT = "generate_content"
+    EMBEDDINGS = "embeddings"
+    RETRIEVAL = "retrieval"
+    RERANK = "rerank"
+    STORE = "store"  # a vector store call that is not a similarity search
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation, in OpenTelemetry's message schema.
+
+    Attributes:
+        role: system, user, assistant or tool.
+        parts: dictionaries with a ``type`` (``text``, ``reasoning``, ``tool_call``,
+            ``tool_call_response``, ``blob``, ``uri``, …).
+        finish_reason: on output messages.
+    """
+
+    role: str
+    parts: Sequence[Mapping[str, Any]]
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked, in our words.  Unset fields are unknown and produce nothing.
+
+    Content fields (`messages`, `query_text`) are filled only when the engine asks for content.
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    stop_sequences: Sequence[str] | None = None
+    choice_count: int | None = None
+    output_type: str | None = None
+    encoding_formats: Sequence[str] | None = None
+    dimensions: int | None = None
+    conversation_id: str | None = None
+    service_tier: str | None = None
+    message_count: int | None = None
+    input_count: int | None = None
+    api_type: str | None = None
+    # content
+    messages: Sequence[Message] | None = None
+    system: Sequence[Mapping[str, Any]] | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    # retrieval
+    collection: str | None = None
+    namespace: str | None = None
+    k: int | None = None
+    filtered: bool | None = None
+    query_vectors: Sequence[Any] | None = None  # read for dimension, norm and fingerprint only
+    query_text: str | None = None
+    write_count: int | None = None
+    # anything else worth an attribute of the registry, by key
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One retrieved document; `score` is as the store returned it."""
+
+    id: str
+    score: float | None
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What came back, in our words.  For streams the value that `fold_chunk` builds up.
+
+    Token counts follow OpenTelemetry: `input_tokens` includes cached ones.  A count that the
+    provider did not report is None, never an estimate.
+    """
+
+    model: str | None = None
+    id: str | None = None
+    finish_reasons: Sequence[str] | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+    dimensions: int | None = None
+    messages: Sequence[Message] | None = None
+    # retrieval: one list of hits per query vector
+    hits: Sequence[Sequence[Hit]] | None = None
+    metric: str | None = None  # cosine, dot, euclid, manhattan: how to read scores
+    returned: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFacts:
+    """What a failed call tells: a low-cardinality type, an HTTP status, and what was billed."""
+
+    type: str
+    status_code: int | None = None
+    response: Response | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is called: OpenTelemetry provider name (or database system), host and port."""
+
+    provider: str
+    address: str | None = None
+    port: int | None = None
+
+
+ReadRequest = Callable[[Mapping[str, Any], bool], Request]
+ReadResponse = Callable[[Any, bool], Response]
+FoldChunk = Callable[[Response, Any, bool], Response]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One operation of a client: pure readers, run by the worker after the call has returned.
+
+    The last argument of each reader tells whether content may be read.
+
+    Attributes:
+        operation: what the call does.
+        read_request: ``(snapshot, content) -> Request``; `snapshot` is what `WrappedMethod.snapshot`
+            kept of the arguments.
+        read_response: ``(result, content) -> Response``.
+        fold_chunk: ``(response so far, chunk, content) -> Response``; a stream is a fold.
+        is_content: ``(chunk) -> bool``: does the chunk carry text, tool arguments or reasoning?  The
+            first that does stops time-to-first-chunk.  None: every chunk does.
+        read_error: ``(exception) -> ErrorFacts``; None: the engine takes type and `status_code`.
+    """
+
+    operation: Operation
+    read_request: ReadRequest
+    read_response: ReadResponse | None = None
+    fold_chunk: FoldChunk | None = None
+    is_content: Callable[[Any], bool] | None = None
+    read_error: Callable[[BaseException], ErrorFacts] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the hot path keeps of a call's arguments: scalars, and references the call cannot change.
+
+    Attributes:
+        endpoint: which operation this call is.
+        target: what the span is named after (model, collection), if known.
+        arguments: values for `Endpoint.read_request`, copied shallowly where they could change.
+        peer: who is called.
+    """
+
+    endpoint: Endpoint
+    target: str | None
+    arguments: Mapping[str, Any]
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """How a method's streams are observed without changing their type.
+
+    The engine replaces the iterator *inside* the SDK's own stream object, so `isinstance`, `close`,
+    `with`, `response` and every helper stay the SDK's.
+
+    Attributes:
+        is_stream: ``(result) -> bool``.
+        get_iterator: ``(stream) -> iterator`` of parsed chunks, sync or async.
+        set_iterator: ``(stream, iterator)`` puts ours in its place.
+    """
+
+    is_stream: Callable[[Any], bool]
+    get_iterator: Callable[[Any], Any]
+    set_iterator: Callable[[Any, Any], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrappedMethod:
+    """A method to wrap: where it is, what to keep of a call, how its streams look.
+
+    Attributes:
+        target: ``"module:Class.method"``, or ``"module:function"``.
+        snapshot: ``(instance, arguments by name, content) -> Snapshot``, or None when this call is none
+            of ours (it then runs untouched).  Runs in the caller's thread before the call: keep it
+            below a microsecond or two, read no payload, consume nothing.
+        unwrap: ``(result) -> result to read``: e.g. the parsed object inside a raw response.  It must
+            not parse, read or change anything; None when there is nothing to read yet.
+        stream: how to observe a streamed result.
+        inject_headers: ``(arguments by name, headers) -> None``: adds trace headers to *our copy* of
+            the call's options, never to an object of the caller's; user headers win.
+        on_response: ``(result, finish) -> bool``: for results that are read later (raw responses): keep
+            `finish` and call it with the parsed value; True when it took charge.
+        optional: absent in some supported versions; `doctor` does not complain.
+    """
+
+    target: str
+    snapshot: Callable[[Any, dict[str, Any], bool], Snapshot | None]
+    unwrap: Callable[[Any], Any] | None = None
+    stream: Stream | None = None
+    inject_headers: Callable[[dict[str, Any], Mapping[str, str]], None] | None = None
+    on_response: Callable[[Any, Callable[[Any], None]], bool] | None = None
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HandOff:
+    """A method that runs a callable elsewhere; the callable gets the caller's context.
+
+    Attributes:
+        target: ``"module:Class.method"``.
+        parameter: name of the parameter that holds the callable.
+    """
+
+    target: str
+    parameter: str
+
+
+class Kind(StrEnum):
+    """What an integration observes."""
+
+    LLM = "llm"
+    EMBEDDER = "embedder"
+    RERANKER = "reranker"
+    VECTOR_STORE = "vector_store"
+    SERVER = "server"
+    FRAMEWORK = "framework"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientIntegration:
+    """Everything the engine needs to observe a library.
+
+    Attributes:
+        name: the adapter's name (``"openai"``).
+        requires: distribution and versions it is made for (``"openai>=1.40"``); told by `doctor`, never
+            enforced.
+        kind: what it observes.
+        modules: modules whose import triggers installation; derived from the targets if empty.
+        methods: the methods to wrap.
+        handoffs: callables to carry context into.
+        install: escape hatch for a library that a table cannot describe: ``(engine) -> undo``.  Called
+            once all of `modules` that are going to be imported have been; must be idempotent.
+    """
+
+    name: str
+    requires: str
+    kind: Kind
+    modules: tuple[str, ...] = ()
+    methods: tuple[WrappedMethod, ...] = ()
+    handoffs: tuple[HandOff, ...] = ()
+    install: Callable[[Engine, str], Callable[[], None]] | None = None
+
+
+LayerCallback = Callable[[TensorSnapshot], None]
+
+
+@runtime_checkable
+class BackendAdapter(Protocol):
+    """A model runtime, as the platform sees it (the customer's protocol, word for word).
+
+    Rules that one contract suite holds every adapter to: `matches` is cheap and imports nothing;
+    `list_layers` is deterministic and its ids are the runtime's own dotted paths; observing changes no
+    output, gradient, dtype, device or random state, and a raising callback never reaches the model;
+    installing twice on one layer gives two observers; `remove_hooks` is idempotent and restores the
+    object exactly; hooks hold the model weakly; the fingerprint depends on architecture and weights
+    only.
+    """
+
+    name: str
+
+    def matches(self, model_obj: Any) -> bool:
+        """True if this adapter handles the object."""
+        ...
+
+    def list_layers(self, model_obj: Any) -> list[LayerSpec]:
+        """The layers a probe can watch."""
+        ...
+
+    def install_observer_hook(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> None:
+        """Call `callback` with a snapshot of the layer's output each time it runs."""
+        ...
+
+    def remove_hooks(self, model_obj: Any) -> None:
+        """Remove every observer this adapter installed on the object."""
+        ...
+
+    def fingerprint_model(self, model_obj: Any) -> str:
+        """A stable fingerprint of architecture and weights."""
+        ...

@@ -1,0 +1,305 @@
+"""Every setting, once: its name, environment variable, type, default and meaning.
+
+Order of precedence: argument, environment, ``neuronscope.toml`` (or the file that
+``NEURONSCOPE_CONFIG`` names), default.  Values are parsed and checked once, then passed down as a
+value; nothing else in NeuronScope reads the environment.  CLI help and the reference page are
+generated from `FIELDS`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, cast
+
+from neuronscope.exceptions import ConfigError
+
+T = TypeVar("T")
+OverheadAction = Literal["warn", "reduce", "abort"]
+ContentCapture = Literal["no_content", "span_only", "event_only", "span_and_event"]
+OtlpProtocol = Literal["http/protobuf", "grpc"]
+CONFIG_FILE: Final = "neuronscope.toml"
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    parse.__doc__ = f"a number between {low:g} and {high:g}"
+    return parse
+
+
+def _integer(low: int, high: int = 2**63 - 1) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text.replace("_", ""))
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    parse.__doc__ = f"a whole number of at least {low}"
+    return parse
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        value = text.strip().lower()
+        if value not in allowed:
+            raise ValueError
+        return value
+
+    parse.__doc__ = "one of " + ", ".join(allowed)
+    return parse
+
+
+def _boolean(text: str) -> bool:
+    """true or false"""
+    value = text.strip().lower()
+    if value in {"true", "1", "yes", "on"}:
+        return True
+    if value in {"false", "0", "no", "off"}:
+        return False
+    raise ValueError
+
+
+def _text(text: str) -> str:
+    """text"""
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """names, separated by commas"""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    """key=value pairs, separated by commas"""
+    from urllib.parse import unquote
+
+    pairs: list[tuple[str, str]] = []
+    for part in _names(text):
+        key, separator, value = part.partition("=")
+        if not separator:
+            raise ValueError
+        pairs.append((unquote(key.strip()), unquote(value.strip())))
+    return tuple(pairs)
+
+
+def _address(text: str) -> str:
+    """HOST:PORT, or a port"""
+    host, _, port = text.rpartition(":")
+    if not 0 <= int(port) <= 65535:
+        raise ValueError
+    return f"{host or '127.0.0.1'}:{port}"
+
+
+def _setting(
+    default: T, env: str, help_: str, parse: Callable[[str], Any], *, also: tuple[str, ...] = ()
+) -> T:
+    """A `Settings` field; `also` are further variables that are read when `env` is not set."""
+    metadata = {"env": (env, *also), "help": help_, "parse": parse}
+    return cast(T, field(default=default, metadata=metadata))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The configuration of one process.
+
+    `Settings(...)` takes values as they are; `Settings.load(...)` adds environment and file.
+
+    Raises:
+        ConfigError: a value cannot be used; the message names it, and what would be right.
+    """
+
+    enabled: bool = _setting(True, "NEURONSCOPE_ENABLED", "false switches everything off.", _boolean)
+    service_name: str = _setting("", "OTEL_SERVICE_NAME", "Name of the service.", _text)
+    instrument: tuple[str, ...] = _setting(
+        ("all",), "NEURONSCOPE_INSTRUMENT", "Adapters to switch on: names, or `all`.", _names
+    )
+    disable: tuple[str, ...] = _setting((), "NEURONSCOPE_DISABLE", "Adapters to leave alone.", _names)
+    max_overhead_pct: float = _setting(
+        15.0, "NEURONSCOPE_MAX_OVERHEAD_PCT", "Budget: per cent of observed time.", _number(0.0, 1000.0)
+    )
+    overhead_action: OverheadAction = _setting(
+        cast(OverheadAction, "reduce"),
+        "NEURONSCOPE_OVERHEAD_ACTION",
+        "Beyond the budget: only warn, reduce fidelity, or abort the scope.",
+        _choice("warn", "reduce", "abort"),
+    )
+    capture_content: ContentCapture = _setting(
+        cast(ContentCapture, "no_content"),
+        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
+        "Where prompts, answers and documents may be recorded.",
+        _choice("no_content", "span_only", "event_only", "span_and_event"),
+    )
+    hash_identifiers: bool = _setting(
+        False, "NEURONSCOPE_HASH_IDENTIFIERS", "Hash document ids, collections and user ids.", _boolean
+    )
+    nsz: str = _setting("", "NEURONSCOPE_NSZ", "Directory for this process's `.nsz` segment.", _text)
+    prometheus: str = _setting(
+        "", "NEURONSCOPE_PROMETHEUS", "Serve /metrics here: HOST:PORT, or a port; 0 picks one.", _address
+    )
+    probes: tuple[str, ...] = _setting(
+        ("blocks:summary",),
+        "NEURONSCOPE_PROBES",
+        "Layers to watch in every in-process model: `PATTERN[:full|:summary]`, `blocks`, or `off`.",
+        _names,
+    )
+    models: tuple[str, ...] = _setting(
+        (), "NEURONSCOPE_MODELS", "Models that no seam finds: `module:attribute`.", _names
+    )
+    propagate_to: tuple[str, ...] = _setting(
+        ("loopback", "private"),
+        "NEURONSCOPE_PROPAGATE_TO",
+        "Hosts that receive `traceparent`: names, `loopback`, `private`, `all`, or `none`.",
+        _names,
+    )
+    deferred: bool = _setting(
+        True, "NEURONSCOPE_DEFERRED", "false finishes every span in the caller's thread.", _boolean
+    )
+    set_global_provider: bool = _setting(
+        True,
+        "NEURONSCOPE_SET_GLOBAL_PROVIDER",
+        "Become OpenTelemetry's global tracer provider if there is none at the first span.",
+        _boolean,
+    )
+    queue_max_spans: int = _setting(
+        65_536, "NEURONSCOPE_QUEUE_MAX_SPANS", "Spans that may wait for the worker.", _integer(1)
+    )
+    queue_max_bytes: int = _setting(
+        256 << 20, "NEURONSCOPE_QUEUE_MAX_BYTES", "Bytes that may wait for the worker.", _integer(1024)
+    )
+    scope_max_bytes: int = _setting(
+        1 << 30, "NEURONSCOPE_SCOPE_MAX_BYTES", "Bytes of tensors one scope may hold.", _integer(0)
+    )
+    attribute_max_length: int = _setting(
+        65_536, "NEURONSCOPE_ATTRIBUTE_MAX_LENGTH", "Longest attribute text, in characters.", _integer(32)
+    )
+    export_interval_s: float = _setting(
+        1.0, "NEURONSCOPE_EXPORT_INTERVAL", "Seconds between span batches.", _number(0.01, 3600.0)
+    )
+    metric_export_interval_s: float = _setting(
+        15.0, "NEURONSCOPE_METRIC_EXPORT_INTERVAL", "Seconds between OTLP metric exports.", _number(0.1, 3600.0)
+    )
+    exit_timeout_s: float = _setting(
+        2.0, "NEURONSCOPE_EXIT_TIMEOUT", "Longest delay of the process's exit, in seconds.", _number(0.0, 60.0)
+    )
+    otlp_endpoint: str = _setting(
+        "", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTLP collector for all signals.", _text
+    )
+    otlp_traces_endpoint: str = _setting(
+        "", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTLP collector for traces (full URL).", _text
+    )
+    otlp_metrics_endpoint: str = _setting(
+        "", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTLP collector for metrics (full URL).", _text
+    )
+    otlp_protocol: OtlpProtocol = _setting(
+        cast(OtlpProtocol, "http/protobuf"),
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+        "http/protobuf or grpc.",
+        _choice("http/protobuf", "grpc"),
+    )
+    otlp_headers: tuple[tuple[str, str], ...] = _setting(
+        (), "OTEL_EXPORTER_OTLP_HEADERS", "Headers sent to the collector: key=value,…", _pairs
+    )
+    otlp_compression: Literal["none", "gzip"] = _setting(
+        cast(Literal["none", "gzip"], "none"),
+        "OTEL_EXPORTER_OTLP_COMPRESSION",
+        "none or gzip.",
+        _choice("none", "gzip"),
+    )
+    otlp_timeout_s: float = _setting(
+        10.0, "OTEL_EXPORTER_OTLP_TIMEOUT", "Seconds one OTLP request may take.", _number(0.001, 3600.0)
+    )
+    otlp_certificate: str = _setting(
+        "", "OTEL_EXPORTER_OTLP_CERTIFICATE", "CA bundle to verify the collector with.", _text
+    )
+    otlp_insecure: bool = _setting(
+        False, "OTEL_EXPORTER_OTLP_INSECURE", "gRPC without TLS where the URL has no scheme.", _boolean
+    )
+    otlp_foreign_spans: bool = _setting(
+        False,
+        "NEURONSCOPE_OTLP_FOREIGN_SPANS",
+        "Also export spans that the user's own OpenTelemetry pipeline exports.",
+        _boolean,
+    )
+    traces_exporter: str = _setting(
+        "", "OTEL_TRACES_EXPORTER", "`none` switches OTLP traces off; `otlp` on without an endpoint.", _text
+    )
+    metrics_exporter: str = _setting(
+        "", "OTEL_METRICS_EXPORTER", "`none` switches OTLP metrics off; `otlp` on without an endpoint.", _text
+    )
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            _check(item.name, getattr(self, item.name), item.metadata)
+
+    @property
+    def content(self) -> bool:
+        """True when prompts, answers and documents may be put on spans."""
+        return self.capture_content in ("span_only", "span_and_event")
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
+        """Settings from arguments, then the environment, then the file, then defaults.
+
+        Args:
+            environ: the environment to read; the process's own by default.
+            arguments: field values; those that are None count as not given.
+        """
+        env = os.environ if environ is None else environ
+        unknown = set(arguments) - {item.name for item in fields(cls)}
+        if unknown:
+            known = ", ".join(sorted(item.name for item in fields(cls)))
+            raise ConfigError(f"no setting is called {sorted(unknown)[0]!r}. There are: {known}")
+        values = _from_file(env)
+        for item in fields(cls):
+            for variable in item.metadata["env"]:
+                if text := env.get(variable, "").strip():
+                    values[item.name] = _parse(variable, text, item.metadata["parse"])
+                    break
+        values.update({key: value for key, value in arguments.items() if value is not None})
+        return cls(**values)
+
+
+def _parse(source: str, text: str, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(text)
+    except (ValueError, TypeError):
+        raise ConfigError(f"`{source}` must be {parse.__doc__}; got {text!r}.") from None
+
+
+def _check(name: str, value: object, metadata: Mapping[Any, Any]) -> None:
+    """Numbers and choices given as values are held to the same rules as text."""
+    parse = metadata["parse"]
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or value == "":
+        return
+    if parse in (_text, _names, _pairs):
+        return
+    _parse(name, str(value), parse)
+
+
+def _from_file(env: Mapping[str, str]) -> dict[str, Any]:
+    named = env.get("NEURONSCOPE_CONFIG", "")
+    path = Path(named or CONFIG_FILE)
+    if not path.is_file():
+        if named:
+            raise ConfigError(f"`NEURONSCOPE_CONFIG` names {named!r}, which is no file.")
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
+    known = {item.name: item for item in fields(Settings)}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(f"{path}: no setting is called {key!r}. See `neuronscope doctor`.")
+        text = ",".join(map(str, cast(list[object], value))) if isinstance(value, list) else str(value)
+        values[key] = _parse(f"{path}: {key}", text, known[key].metadata["parse"])
+    return values

@@ -1,0 +1,1 @@
+"""What is observed: values, records, typed views, and the registry of names."""

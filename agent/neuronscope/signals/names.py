@@ -1,0 +1,314 @@
+"""The registry of signals: every attribute, metric, unit, bucket list and label NeuronScope emits.
+
+One table, many readers: the engine fills attributes by these constants, the aggregator takes buckets
+and labels from here, the Prometheus page and OTLP metrics their names, the reference page its rows.
+Whatever is not in this file is not emitted.
+
+Profile: what OpenTelemetry's released GenAI packages emit today — metric names of the semantic
+conventions v1.41, the latest span attributes.  Our own live under ``neuronscope.*``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Sensitivity(StrEnum):
+    """What the content policy may do with a value.
+
+    `PLAIN` is always recorded; `IDENTIFIER` is recorded, or hashed when the user asks for it;
+    `CONTENT` is recorded only when content capture is on.
+    """
+
+    PLAIN = "plain"
+    IDENTIFIER = "identifier"
+    CONTENT = "content"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A span attribute: its key, type, meaning, and how private its value is."""
+
+    key: str
+    type: str
+    brief: str
+    sensitivity: Sensitivity = Sensitivity.PLAIN
+
+
+class Instrument(StrEnum):
+    """OpenTelemetry's instrument kinds that we use."""
+
+    HISTOGRAM = "histogram"
+    COUNTER = "counter"
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric: OTel name, instrument, UCUM unit, labels in order, bucket bounds if a histogram."""
+
+    name: str
+    instrument: Instrument
+    unit: str
+    brief: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def prometheus_name(self) -> str:
+        """The family name on the Prometheus page, by OTel's translation rules.
+
+        Source: OpenTelemetry specification, "Prometheus and OpenMetrics compatibility".
+        """
+        name = self.name.replace(".", "_")
+        suffix = _PROMETHEUS_UNITS.get(self.unit, "")
+        if suffix and not name.endswith(suffix):
+            name += suffix
+        return name
+
+
+_PROMETHEUS_UNITS: Final = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "%": "_percent"}
+
+ATTRIBUTES: dict[str, Attribute] = {}
+METRICS: dict[str, Metric] = {}
+
+
+def _attribute(key: str, type_: str, brief: str, sensitivity: Sensitivity = Sensitivity.PLAIN) -> str:
+    ATTRIBUTES[key] = Attribute(key, type_, brief, sensitivity)
+    return key
+
+
+def _metric(
+    name: str,
+    instrument: Instrument,
+    unit: str,
+    brief: str,
+    labels: tuple[str, ...] = (),
+    buckets: tuple[float, ...] = (),
+) -> Metric:
+    metric = Metric(name, instrument, unit, brief, labels, buckets)
+    METRICS[name] = metric
+    return metric
+
+
+_ID = Sensitivity.IDENTIFIER
+_CONTENT = Sensitivity.CONTENT
+
+# --- OpenTelemetry: general ----------------------------------------------------------------------
+ERROR_TYPE: Final = _attribute("error.type", "string", "Class of the error, low cardinality.")
+SERVER_ADDRESS: Final = _attribute("server.address", "string", "Host of the server called.")
+SERVER_PORT: Final = _attribute("server.port", "int", "Port of the server called.")
+EXCEPTION_TYPE: Final = _attribute("exception.type", "string", "Type of a recorded exception.")
+EXCEPTION_MESSAGE: Final = _attribute("exception.message", "string", "Its message.", _CONTENT)
+EXCEPTION_STACKTRACE: Final = _attribute("exception.stacktrace", "string", "Its stack trace.", _CONTENT)
+
+# --- OpenTelemetry: HTTP server ------------------------------------------------------------------
+HTTP_REQUEST_METHOD: Final = _attribute("http.request.method", "string", "HTTP method.")
+HTTP_ROUTE: Final = _attribute("http.route", "string", "Route template, never the path itself.")
+HTTP_RESPONSE_STATUS_CODE: Final = _attribute("http.response.status_code", "int", "HTTP status.")
+URL_SCHEME: Final = _attribute("url.scheme", "string", "http or https.")
+NETWORK_PROTOCOL_VERSION: Final = _attribute("network.protocol.version", "string", "HTTP version.")
+
+# --- OpenTelemetry: GenAI ------------------------------------------------------------------------
+OPERATION_NAME: Final = _attribute("gen_ai.operation.name", "string", "chat, embeddings, retrieval, …")
+PROVIDER_NAME: Final = _attribute("gen_ai.provider.name", "string", "Who serves the model.")
+REQUEST_MODEL: Final = _attribute("gen_ai.request.model", "string", "Model asked for.")
+RESPONSE_MODEL: Final = _attribute("gen_ai.response.model", "string", "Model that answered.")
+RESPONSE_ID: Final = _attribute("gen_ai.response.id", "string", "The provider's id of the response.")
+FINISH_REASONS: Final = _attribute("gen_ai.response.finish_reasons", "string[]", "Why each choice ended.")
+TIME_TO_FIRST_CHUNK: Final = _attribute(
+    "gen_ai.response.time_to_first_chunk", "double", "Seconds from the call to the first content chunk."
+)
+INPUT_TOKENS: Final = _attribute("gen_ai.usage.input_tokens", "int", "Input tokens, cached included.")
+OUTPUT_TOKENS: Final = _attribute("gen_ai.usage.output_tokens", "int", "Output tokens, reasoning included.")
+CACHE_READ_TOKENS: Final = _attribute(
+    "gen_ai.usage.cache_read.input_tokens", "int", "Input tokens read from the provider's cache."
+)
+CACHE_WRITE_TOKENS: Final = _attribute(
+    "gen_ai.usage.cache_write.input_tokens", "int", "Input tokens written to the provider's cache."
+)
+REASONING_TOKENS: Final = _attribute(
+    "gen_ai.usage.reasoning.output_tokens", "int", "Output tokens spent on reasoning."
+)
+REQUEST_STREAM: Final = _attribute("gen_ai.request.stream", "boolean", "Present and true when streaming.")
+REQUEST_TEMPERATURE: Final = _attribute("gen_ai.request.temperature", "double", "Sampling temperature.")
+REQUEST_TOP_P: Final = _attribute("gen_ai.request.top_p", "double", "Nucleus sampling mass.")
+REQUEST_TOP_K: Final = _attribute("gen_ai.request.top_k", "int", "Top-k of decoding.")
+REQUEST_MAX_TOKENS: Final = _attribute("gen_ai.request.max_tokens", "int", "Output token limit.")
+REQUEST_SEED: Final = _attribute("gen_ai.request.seed", "int", "Sampling seed.")
+REQUEST_FREQUENCY_PENALTY: Final = _attribute("gen_ai.request.frequency_penalty", "double", "…")
+REQUEST_PRESENCE_PENALTY: Final = _attribute("gen_ai.request.presence_penalty", "double", "…")
+REQUEST_STOP_SEQUENCES: Final = _attribute("gen_ai.request.stop_sequences", "string[]", "…", _CONTENT)
+REQUEST_CHOICE_COUNT: Final = _attribute("gen_ai.request.choice.count", "int", "Choices asked, if not 1.")
+REQUEST_ENCODING_FORMATS: Final = _attribute("gen_ai.request.encoding_formats", "string[]", "…")
+OUTPUT_TYPE: Final = _attribute("gen_ai.output.type", "string", "text, json, image or speech.")
+EMBEDDING_DIMENSIONS: Final = _attribute("gen_ai.embeddings.dimension.count", "int", "Length of a vector.")
+CONVERSATION_ID: Final = _attribute("gen_ai.conversation.id", "string", "Conversation, if given.", _ID)
+SYSTEM_INSTRUCTIONS: Final = _attribute("gen_ai.system_instructions", "any", "System prompt.", _CONTENT)
+INPUT_MESSAGES: Final = _attribute("gen_ai.input.messages", "any", "Messages sent.", _CONTENT)
+OUTPUT_MESSAGES: Final = _attribute("gen_ai.output.messages", "any", "Messages received.", _CONTENT)
+TOOL_DEFINITIONS: Final = _attribute("gen_ai.tool.definitions", "any", "Tools offered.", _CONTENT)
+RETRIEVAL_QUERY_TEXT: Final = _attribute("gen_ai.retrieval.query.text", "string", "The query.", _CONTENT)
+RETRIEVAL_DOCUMENTS: Final = _attribute("gen_ai.retrieval.documents", "any", "Hits with text.", _CONTENT)
+DATA_SOURCE_ID: Final = _attribute("gen_ai.data_source.id", "string", "Collection searched.", _ID)
+RETRIEVAL_TOP_K: Final = _attribute("gen_ai.retrieval.top_k", "int", "Hits asked for.")
+OPENAI_API_TYPE: Final = _attribute("openai.api.type", "string", "chat_completions or responses.")
+OPENAI_REQUEST_SERVICE_TIER: Final = _attribute("openai.request.service_tier", "string", "Tier asked.")
+OPENAI_RESPONSE_SERVICE_TIER: Final = _attribute("openai.response.service_tier", "string", "Tier used.")
+OPENAI_FINGERPRINT: Final = _attribute("openai.response.system_fingerprint", "string", "Backend id.")
+
+# --- OpenTelemetry: databases --------------------------------------------------------------------
+DB_SYSTEM: Final = _attribute("db.system.name", "string", "The store: qdrant, chroma, …")
+DB_COLLECTION: Final = _attribute("db.collection.name", "string", "Collection or table.", _ID)
+DB_NAMESPACE: Final = _attribute("db.namespace", "string", "Database, namespace or tenant.", _ID)
+DB_OPERATION: Final = _attribute("db.operation.name", "string", "The client's own method name.")
+DB_BATCH_SIZE: Final = _attribute("db.operation.batch.size", "int", "Queries in one batch call.")
+DB_RETURNED_ROWS: Final = _attribute("db.response.returned_rows", "int", "Rows returned.")
+
+# --- NeuronScope ---------------------------------------------------------------------------------
+SCOPE_NAME: Final = _attribute("neuronscope.scope.name", "string", "Name of the ns.Scope.")
+STREAM_END: Final = _attribute(
+    "neuronscope.stream.end", "string", "complete, client_closed, cancelled, error or abandoned."
+)
+STREAM_CHUNKS: Final = _attribute("neuronscope.stream.chunks", "int", "Chunks the service received.")
+INPUT_MESSAGE_COUNT: Final = _attribute("neuronscope.input.messages.count", "int", "Messages sent.")
+INPUT_COUNT: Final = _attribute("neuronscope.input.count", "int", "Inputs of one embedding call.")
+FIDELITY: Final = _attribute("neuronscope.fidelity", "string", "Fidelity the governor allowed.")
+FIDELITY_REASON: Final = _attribute("neuronscope.fidelity.reason", "string", "Why it is not full.")
+RETRIEVAL_IDS: Final = _attribute("neuronscope.retrieval.ids", "string[]", "Document ids, best first.", _ID)
+RETRIEVAL_SCORES: Final = _attribute("neuronscope.retrieval.scores", "double[]", "Scores as returned.")
+RETRIEVAL_TOP_SCORE: Final = _attribute("neuronscope.retrieval.top_score", "double", "Best score.")
+RETRIEVAL_KTH_SCORE: Final = _attribute("neuronscope.retrieval.kth_score", "double", "Worst returned score.")
+RETRIEVAL_MARGIN: Final = _attribute(
+    "neuronscope.retrieval.margin", "double", "(best - worst) / max(|best|, eps), direction normalised."
+)
+RETRIEVAL_RETURNED: Final = _attribute("neuronscope.retrieval.returned", "int", "Hits returned.")
+RETRIEVAL_EMPTY: Final = _attribute("neuronscope.retrieval.empty", "boolean", "No hit at all.")
+RETRIEVAL_FILTERED: Final = _attribute("neuronscope.retrieval.filtered", "boolean", "A filter was given.")
+RETRIEVAL_METRIC: Final = _attribute("neuronscope.retrieval.metric", "string", "cosine, dot, euclid, …")
+RETRIEVAL_METADATA_KEYS: Final = _attribute(
+    "neuronscope.retrieval.metadata.keys", "string[]", "Metadata keys of the hits, values never."
+)
+QUERY_DIMENSION: Final = _attribute("neuronscope.query.dimension", "int", "Length of the query vector.")
+QUERY_NORM: Final = _attribute("neuronscope.query.norm", "double", "L2 norm of the query vector.")
+QUERY_DTYPE: Final = _attribute("neuronscope.query.dtype", "string", "Element type of the query vector.")
+QUERY_FINGERPRINT: Final = _attribute(
+    "neuronscope.query.fingerprint", "string", "64-bit SimHash of the query vector: alike vectors, alike bits."
+)
+QUERY_COUNT: Final = _attribute("neuronscope.query.count", "int", "Query vectors of one call.")
+WRITE_COUNT: Final = _attribute("neuronscope.write.count", "int", "Points written, if the call tells.")
+MODEL_NAME: Final = _attribute("neuronscope.model.name", "string", "Name of the in-process model.")
+MODEL_FORWARDS: Final = _attribute("neuronscope.model.forwards", "int", "Forward passes of the call.")
+MODEL_PREFILL: Final = _attribute("neuronscope.model.prefill.duration", "double", "Seconds of prefill.")
+MODEL_DECODE: Final = _attribute("neuronscope.model.decode.duration", "double", "Seconds of decoding.")
+MODEL_DECODE_RATE: Final = _attribute("neuronscope.model.decode.tokens_per_second", "double", "Decode speed.")
+MODEL_BATCH: Final = _attribute("neuronscope.model.batch_size", "int", "Rows of the model call.")
+LAYERS_OBSERVED: Final = _attribute("neuronscope.layers.observed", "int", "Layers that were recorded.")
+LAYERS_RECORDS: Final = _attribute("neuronscope.layers.records", "int", "Layer records taken in this call.")
+LAYERS_SKIPPED: Final = _attribute("neuronscope.layers.skipped", "int", "Layer runs not recorded: budget.")
+LAYERS_NOT_VISITED: Final = _attribute(
+    "neuronscope.layers.not_visited", "string[]", "Watched layers that never ran, with the reason."
+)
+LAYERS_IDS: Final = _attribute("neuronscope.layers.ids", "string[]", "Layers, in order, of the aggregates.")
+LAYERS_MEAN: Final = _attribute("neuronscope.layers.mean", "double[]", "Mean per layer over the call.")
+LAYERS_STD: Final = _attribute("neuronscope.layers.std", "double[]", "Standard deviation per layer.")
+LAYERS_ABS_MAX: Final = _attribute("neuronscope.layers.abs_max", "double[]", "Largest modulus per layer.")
+LAYERS_NON_FINITE: Final = _attribute("neuronscope.layers.non_finite", "int", "NaN and Inf, all layers.")
+TRUNCATED: Final = _attribute("neuronscope.truncated", "string[]", "Attributes shortened to fit limits.")
+MASKED: Final = _attribute("neuronscope.masked", "string[]", "Attributes that a redactor's failure masked.")
+ATTRIBUTION: Final = _attribute("neuronscope.attribution", "string", "How an observation found its span.")
+
+# --- Metrics -------------------------------------------------------------------------------------
+# Bucket bounds of the semantic conventions v1.41.
+SECONDS: Final = tuple(0.01 * 2**i for i in range(14))
+TOKENS: Final = tuple(float(4**i) for i in range(14))
+DB_SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
+HTTP_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+SCORES: Final = tuple(round(0.05 * i, 2) for i in range(-20, 21))
+RATIOS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+_GENAI = (OPERATION_NAME, PROVIDER_NAME, REQUEST_MODEL, RESPONSE_MODEL, SERVER_ADDRESS, SERVER_PORT)
+_H, _C, _G = Instrument.HISTOGRAM, Instrument.COUNTER, Instrument.GAUGE
+TOKEN_TYPE: Final = "gen_ai.token.type"
+
+TOKEN_USAGE: Final = _metric(
+    "gen_ai.client.token.usage",
+    _H,
+    "{token}",
+    "Tokens per call; not reported when unknown.",
+    (OPERATION_NAME, PROVIDER_NAME, TOKEN_TYPE, REQUEST_MODEL, RESPONSE_MODEL, SERVER_ADDRESS, SERVER_PORT),
+    TOKENS,
+)
+OPERATION_DURATION: Final = _metric(
+    "gen_ai.client.operation.duration", _H, "s", "Duration of a GenAI call.", (*_GENAI, ERROR_TYPE), SECONDS
+)
+FIRST_CHUNK: Final = _metric(
+    "gen_ai.client.operation.time_to_first_chunk", _H, "s", "Time to the first chunk.", _GENAI, SECONDS
+)
+PER_CHUNK: Final = _metric(
+    "gen_ai.client.operation.time_per_output_chunk", _H, "s", "Gaps between chunks.", _GENAI, SECONDS
+)
+DB_DURATION: Final = _metric(
+    "db.client.operation.duration",
+    _H,
+    "s",
+    "Duration of a vector store call.",
+    (DB_SYSTEM, DB_COLLECTION, DB_OPERATION, ERROR_TYPE, SERVER_ADDRESS, SERVER_PORT),
+    DB_SECONDS,
+)
+HTTP_DURATION: Final = _metric(
+    "http.server.request.duration",
+    _H,
+    "s",
+    "Duration of an HTTP request served.",
+    (HTTP_REQUEST_METHOD, HTTP_ROUTE, HTTP_RESPONSE_STATUS_CODE, URL_SCHEME, ERROR_TYPE),
+    HTTP_SECONDS,
+)
+_RETRIEVAL = (DB_SYSTEM, DB_COLLECTION, RETRIEVAL_METRIC)
+TOP_SCORE: Final = _metric(
+    "neuronscope.retrieval.top_score", _H, "", "Best score of a query.", _RETRIEVAL, SCORES
+)
+KTH_SCORE: Final = _metric(
+    "neuronscope.retrieval.kth_score", _H, "", "Worst returned score of a query.", _RETRIEVAL, SCORES
+)
+MARGIN: Final = _metric("neuronscope.retrieval.margin", _H, "", "Relative margin.", _RETRIEVAL, RATIOS)
+RETRIEVALS: Final = _metric("neuronscope.retrieval.queries", _C, "{query}", "Queries.", _RETRIEVAL)
+RETRIEVALS_EMPTY: Final = _metric(
+    "neuronscope.retrieval.empty", _C, "{query}", "Queries without any hit.", _RETRIEVAL
+)
+PREFILL_SECONDS: Final = _metric(
+    "neuronscope.model.prefill.duration", _H, "s", "Prefill of an in-process model call.", (MODEL_NAME,), SECONDS
+)
+DECODE_SECONDS: Final = _metric(
+    "neuronscope.model.decode.duration", _H, "s", "Decoding of an in-process model call.", (MODEL_NAME,), SECONDS
+)
+NON_FINITE: Final = _metric(
+    "neuronscope.model.non_finite", _C, "{element}", "NaN and Inf seen in layers.", (MODEL_NAME,)
+)
+LAYER_RECORDS: Final = _metric(
+    "neuronscope.layer.records", _C, "{record}", "Layer records taken.", (MODEL_NAME, FIDELITY)
+)
+# The agent about itself.
+OVERHEAD_ACCOUNTED: Final = _metric(
+    "neuronscope.overhead.accounted", _G, "1", "Accounted cost of observation over observed time."
+)
+OVERHEAD_BUDGET: Final = _metric("neuronscope.overhead.budget", _G, "1", "The budget of the former.")
+FIDELITY_STATE: Final = _metric(
+    "neuronscope.fidelity.state", _G, "", "1 for the fidelity in force, else 0.", (FIDELITY,)
+)
+INTERNAL_ERRORS: Final = _metric(
+    "neuronscope.internal.errors", _C, "{error}", "Faults of ours that the guard caught.", ("site", "kind")
+)
+DROPPED: Final = _metric(
+    "neuronscope.dropped", _C, "{item}", "Items lost, by what and why.", ("item", "reason")
+)
+EXPORTED: Final = _metric(
+    "neuronscope.exported", _C, "{item}", "Items handed over for good.", ("item", "exporter")
+)
+WORKER_CPU: Final = _metric("neuronscope.worker.cpu.time", _C, "s", "CPU time of the worker thread.")
+QUEUE_SPANS: Final = _metric("neuronscope.queue.spans", _G, "{span}", "Spans waiting for the worker.")
+SERIES_FOLDED: Final = _metric(
+    "neuronscope.series.folded", _C, "{observation}", "Observations folded into `other`.", ("metric",)
+)

@@ -1,0 +1,179 @@
+"""What the worker hands to exporters: finished spans, layer records, metric points.
+
+Plain frozen values, the same whether they come from the live queue or from a file.  Times are
+unix nanoseconds; ids are integers as in OpenTelemetry's `SpanContext`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from opentelemetry.trace import SpanKind, StatusCode
+
+if TYPE_CHECKING:
+    from neuronscope.signals.names import Metric
+    from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
+
+AttributeScalar = str | bool | int | float
+AttributeValue = AttributeScalar | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
+Attributes = Mapping[str, AttributeValue]
+
+
+class Fidelity(StrEnum):
+    """How much of an observation is kept, richest first (see `neuronscope.governor`)."""
+
+    FULL = "full"
+    SUMMARY = "summary"
+    CRITICAL = "critical"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanEvent:
+    """A timed event of a span."""
+
+    name: str
+    time_unix_ns: int
+    attributes: Attributes = field(default_factory=dict)
+    dropped_attributes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpanLink:
+    """A link from a span to another span."""
+
+    trace_id: int
+    span_id: int
+    attributes: Attributes = field(default_factory=dict)
+    trace_state: str = ""
+    trace_flags: int = 1
+    dropped_attributes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRecord:
+    """A finished span, its content already masked by policy.
+
+    Attributes:
+        library: instrumentation scope name, ``"neuronscope.openai"``.
+        foreign: True when the user's own OpenTelemetry pipeline already exports this span; the
+            OTLP exporter then leaves it alone unless it was given an endpoint of its own.
+    """
+
+    trace_id: int
+    span_id: int
+    name: str
+    kind: SpanKind
+    start_unix_ns: int
+    end_unix_ns: int
+    attributes: Attributes
+    parent_span_id: int | None = None
+    parent_is_remote: bool = False
+    events: Sequence[SpanEvent] = ()
+    links: Sequence[SpanLink] = ()
+    status: StatusCode = StatusCode.UNSET
+    status_message: str | None = None
+    trace_state: str = ""
+    trace_flags: int = 1
+    library: str = "neuronscope"
+    library_version: str = ""
+    dropped_attributes: int = 0
+    dropped_events: int = 0
+    dropped_links: int = 0
+    foreign: bool = False
+
+    @property
+    def duration_ms(self) -> float:
+        """Wall-clock duration in milliseconds."""
+        return (self.end_unix_ns - self.start_unix_ns) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRecord:
+    """One observation of one layer: a summary, and the full tensor if it was affordable.
+
+    Attributes:
+        model: name of the model the layer belongs to.
+        layer_id: the runtime's dotted path.
+        role: ``"output"``, ``"input"``, ``"gradient"`` or ``"attention"``.
+        index: position of the tensor in a structured output (0 for a plain tensor).
+        step: how often the layer had run before within its span (in generation: 0 is the prefill).
+        span_id: span during which the layer ran; None when it could not be attributed.
+        tensor: the full values; lazily read when the record comes from a file.
+    """
+
+    model: str
+    layer_id: str
+    step: int
+    time_unix_ns: int
+    shape: tuple[int, ...]
+    dtype: str
+    role: str = "output"
+    index: int = 0
+    trace_id: int | None = None
+    span_id: int | None = None
+    fidelity: Fidelity = Fidelity.SUMMARY
+    summary: TensorSummary | None = None
+    tensor: TensorSnapshot | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the full tensor held by this record (0 for a summary)."""
+        return self.tensor.nbytes if self.tensor is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplar:
+    """A measured value and the sampled span it came from."""
+
+    value: float
+    time_unix_ns: int
+    trace_id: int
+    span_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """Explicit-bucket histogram: `counts` has one more entry than the metric's buckets."""
+
+    counts: Sequence[int]
+    sum: float
+    count: int
+    exemplars: Sequence[Exemplar | None] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPoint:
+    """One series of a metric; `labels` are (label, value) pairs in the metric's own order."""
+
+    labels: tuple[tuple[str, str], ...]
+    value: float | HistogramValue
+
+
+@dataclass(frozen=True, slots=True)
+class MetricFamily:
+    """All series of one metric at one moment, cumulative since `MetricsSnapshot.start_unix_ns`."""
+
+    metric: Metric
+    points: Sequence[MetricPoint]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSnapshot:
+    """Everything the aggregator holds."""
+
+    families: Sequence[MetricFamily]
+    start_unix_ns: int
+    time_unix_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one export call carries; `resource` are the process's OTel resource attributes."""
+
+    resource: Attributes
+    spans: Sequence[SpanRecord] = ()
+    layers: Sequence[LayerRecord] = ()

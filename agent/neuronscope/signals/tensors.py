@@ -1,0 +1,161 @@
+"""Tensors as the platform sees them: a portable snapshot, and its statistics."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# safetensors' names for element types, by numpy's; the `.nsz` file uses them too.
+DTYPE_NAMES: dict[str, str] = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSummary:
+    """Statistics of one tensor.
+
+    `mean`, `std` (population), `l2`, `min`, `max` and `abs_max` are over the *finite* elements;
+    they are NaN when there is none.  `nan_count`, `inf_count` and `zero_count` are exact.
+
+    Attributes:
+        count: number of elements.
+        sampled_fraction: 1.0, or the fraction of whole rows `mean`, `std` and `l2` were taken from.
+    """
+
+    count: int
+    mean: float
+    std: float
+    l2: float
+    min: float
+    max: float
+    abs_max: float
+    zero_count: int
+    nan_count: int
+    inf_count: int
+    sampled_fraction: float = 1.0
+
+    @property
+    def finite(self) -> bool:
+        """True when the tensor holds neither NaN nor Inf."""
+        return self.nan_count == 0 and self.inf_count == 0
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> TensorSummary:
+        """Summarise a numpy array of any numeric or bool type (complex: by modulus)."""
+        import numpy as np
+
+        values = np.asarray(array)
+        if np.iscomplexobj(values):
+            values = np.abs(values)
+        flat: NDArray[np.float64] = values.astype(np.float64, copy=False).ravel()
+        count = int(flat.size)
+        nan_count = int(np.isnan(flat).sum())
+        inf_count = int(np.isinf(flat).sum())
+        zero_count = count - int(np.count_nonzero(flat))
+        finite = flat[np.isfinite(flat)] if nan_count or inf_count else flat
+        if finite.size == 0:
+            nan = math.nan
+            return cls(count, nan, nan, nan, nan, nan, nan, zero_count, nan_count, inf_count)
+        low, high = float(finite.min()), float(finite.max())
+        return cls(
+            count=count,
+            mean=float(finite.mean()),
+            std=float(finite.std()),
+            l2=float(np.sqrt(np.dot(finite, finite))),
+            min=low,
+            max=high,
+            abs_max=max(abs(low), abs(high)),
+            zero_count=zero_count,
+            nan_count=nan_count,
+            inf_count=inf_count,
+        )
+
+
+class TensorSnapshot:
+    """A tensor freed from its framework: shape, element type, and a way to the values.
+
+    A snapshot made by `from_numpy` owns a copy.  One that an adapter hands to an observer may be
+    *lazy*: it is valid only during the callback, and `numpy()` or `summarize()` pays for exactly
+    what is asked.  Both return data that shares no memory and no graph with the framework.
+
+    Attributes:
+        shape: the tensor's shape.
+        dtype: the element type under its safetensors name (``"F32"``, ``"BF16"``, …).
+    """
+
+    __slots__ = ("_array", "dtype", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, array: NDArray[Any] | None = None) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self._array = array
+
+    @classmethod
+    def from_numpy(cls, array: NDArray[Any]) -> TensorSnapshot:
+        """Copy a numpy array into a snapshot.
+
+        Raises:
+            TypeError: the array holds Python objects, or is not an array.
+        """
+        import numpy as np
+
+        values: NDArray[Any] = np.array(array, copy=True, order="C")
+        if values.dtype.hasobject:
+            raise TypeError(f"a tensor snapshot needs numbers; got an array of dtype {values.dtype}")
+        return cls(tuple(values.shape), DTYPE_NAMES.get(values.dtype.name, values.dtype.name), values)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the full array takes on the host."""
+        return self.numpy().nbytes
+
+    def numpy(self) -> NDArray[Any]:
+        """The values as a host array that the caller may keep (do not write to it)."""
+        if self._array is None:
+            raise ValueError("this snapshot holds no values")
+        return self._array
+
+    def summarize(self) -> TensorSummary:
+        """The statistics of the values."""
+        return TensorSummary.of(self.numpy())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One layer that a probe can watch.
+
+    Attributes:
+        id: the runtime's own dotted path, stable across processes (``"model.layers.3.mlp"``).
+        name: what kind of layer it is, for people (``"LlamaMLP"``).
+        shape: output shape where it is known before running, else None.
+        parameters: number of parameters the layer itself holds, else None.
+    """
+
+    id: str
+    name: str = ""
+    shape: tuple[int, ...] | None = None
+    parameters: int | None = None
