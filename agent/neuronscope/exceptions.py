@@ -7,6 +7,7 @@
     ├── AdapterNotFoundError (LookupError)    no adapter for an object or a name
     ├── MissingDependencyError (ImportError)  an extra is not installed
     ├── LayerNotFoundError (LookupError)      a layer id or pattern matches nothing
+    ├── UnsupportedTensorError (ValueError)   a tensor of a kind that has no summary or no host copy
     ├── NszError (ValueError)                 a `.nsz` file that is not one, or is damaged
     │   └── NszLimitError                     a file that asks for more than the reader allows
     └── OverheadBudgetExceeded (RuntimeError) raised at a scope's exit, never inside a call
@@ -41,6 +42,18 @@ class MissingDependencyError(NeuronscopeError, ImportError):
 
 class LayerNotFoundError(NeuronscopeError, LookupError):
     """A layer id or pattern matches no layer of the model."""
+
+
+class UnsupportedTensorError(NeuronscopeError, ValueError):
+    """A snapshot cannot read its tensor; whoever asked counts a skip by `reason` and goes on.
+
+    Attributes:
+        reason: why, from a small set of words fit for a label (``"meta"``, ``"layout:sparse_coo"``).
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"this tensor cannot be read: {reason}")
+        self.reason = reason
 
 
 class NszError(NeuronscopeError, ValueError):

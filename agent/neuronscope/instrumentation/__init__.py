@@ -12,7 +12,7 @@ reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -228,6 +228,9 @@ class WrappedMethod:
             the call's options, never to an object of the caller's; user headers win.
         on_response: ``(result, finish) -> bool``: for results that are read later (raw responses): keep
             `finish` and call it with the parsed value; True when it took charge.
+        in_process: the work is done in this process (the span is INTERNAL, not CLIENT).
+        model: ``(instance, arguments by name) -> model``: the in-process model whose layers are watched
+            during the call.
         optional: absent in some supported versions; `doctor` does not complain.
     """
 
@@ -237,6 +240,8 @@ class WrappedMethod:
     stream: Stream | None = None
     inject_headers: Callable[[dict[str, Any], Mapping[str, str]], None] | None = None
     on_response: Callable[[Any, Callable[[Any], None]], bool] | None = None
+    in_process: bool = False
+    model: Callable[[Any, Mapping[str, Any]], Any] | None = None
     optional: bool = False
 
 
@@ -276,6 +281,8 @@ class ClientIntegration:
         modules: modules whose import triggers installation; derived from the targets if empty.
         methods: the methods to wrap.
         handoffs: callables to carry context into.
+        copies: methods whose result stands for their instance (``client.with_options``): when only single
+            objects are instrumented, the copy is instrumented too.
         install: escape hatch for a library that a table cannot describe: ``(engine) -> undo``.  Called
             once all of `modules` that are going to be imported have been; must be idempotent.
     """
@@ -286,6 +293,7 @@ class ClientIntegration:
     modules: tuple[str, ...] = ()
     methods: tuple[WrappedMethod, ...] = ()
     handoffs: tuple[HandOff, ...] = ()
+    copies: tuple[str, ...] = ()
     install: Callable[[Engine, str], Callable[[], None]] | None = None
 
 
@@ -324,4 +332,36 @@ class BackendAdapter(Protocol):
 
     def fingerprint_model(self, model_obj: Any) -> str:
         """A stable fingerprint of architecture and weights."""
+        ...
+
+
+@runtime_checkable
+class ObservingBackend(BackendAdapter, Protocol):
+    """A backend that the platform can also watch selectively; our own runtimes are of this kind.
+
+    Of a plain `BackendAdapter` only all hooks can be removed at once, so scopes share them.
+    """
+
+    def observe_layer(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
+        """Watch one layer; the function returned undoes just this, once, from any thread.
+
+        Raises:
+            LayerNotFoundError: the model has no such layer.
+        """
+        ...
+
+    def match_layers(self, model_obj: Any, pattern: str) -> list[str]:
+        """Ids of the layers a pattern names, in the model's order: `*` within a part, `**` across parts.
+
+        Raises:
+            LayerNotFoundError: none; the message names what is close.
+        """
+        ...
+
+    def block_paths(self, model_obj: Any) -> list[str]:
+        """Ids of the repeated encoder or decoder blocks: what is worth watching by default."""
+        ...
+
+    def not_visited(self, model_obj: Any, layer_ids: Iterable[str], seen: Collection[str]) -> dict[str, str]:
+        """Why watched layers were not `seen`: ``fused``, ``scripted``, ``compiled`` or ``not run``."""
         ...

@@ -1,0 +1,354 @@
+"""The engine: how a call becomes a span.
+
+One per process (`ENGINE`).  It owns the worker, the aggregator, the content policy and the pipeline
+decision; wrappers, scopes and adapters with a seam of their own talk to it and to nothing else.
+
+    service code → wrapper → Invocation (hot path) → queue → worker → exporters
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.propagate import extract, inject
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
+
+from neuronscope import recording as recordings
+from neuronscope.engine import facts
+from neuronscope.engine.content import ContentPolicy, Redactor
+from neuronscope.engine.finish import light_record, read_attributes, record_metrics, sdk_record
+from neuronscope.engine.guard import GUARD
+from neuronscope.engine.invocation import Call, Invocation, changed_arguments
+from neuronscope.engine.metrics import Aggregator
+from neuronscope.engine.propagation import receives_context
+from neuronscope.engine.provider import Pipeline
+from neuronscope.engine.span import LightSpan
+from neuronscope.engine.worker import Worker
+from neuronscope.exporters import Exporter, ExporterContext
+from neuronscope.governor import Budget
+from neuronscope.instrumentation import Snapshot, WrappedMethod
+from neuronscope.settings import Settings
+from neuronscope.signals import names
+from neuronscope.signals.records import LayerRecord, SpanRecord
+
+SUPPRESS_KEYS: Final = ("suppress_instrumentation", "suppress_language_model_instrumentation")
+OURS: Final = "neuronscope-span"  # context key: our span behind a foreign one
+SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
+ExporterMaker = Callable[[ExporterContext], Sequence[Exporter]]
+ModelWatcher = Callable[[Any, LightSpan], Callable[[], None] | None]
+
+
+class Engine:
+    """Makes, ends and ships spans.  Inactive until `start`; then every method is thread-safe.
+
+    Attributes:
+        active: False makes every wrapper a pass-through.
+        settings: the settings in force.
+        metrics: the process's aggregator.
+        budget: the always-on agent's overhead budget.
+        watch_model: opens layer observation for an in-process model call (set by the platform).
+    """
+
+    def __init__(self) -> None:
+        self.active = False
+        self.settings = Settings()
+        self.metrics = Aggregator()
+        self.budget = Budget(self.settings.max_overhead_pct)
+        self.watch_model: ModelWatcher | None = None
+        self.exporters: Sequence[Exporter] = ()
+        self._make_exporters: ExporterMaker | None = None
+        self._policy = ContentPolicy(self.settings)
+        self._redactor: Redactor | None = None
+        self._pipeline = Pipeline(self.settings, self._take_user_span)
+        self._worker: Worker | None = None
+
+    # --- life ------------------------------------------------------------------------------------
+    def start(
+        self, settings: Settings, make_exporters: ExporterMaker | None = None, redactor: Redactor | None = None
+    ) -> None:
+        """Begin to observe with these settings; a running engine is stopped first."""
+        self.stop(settings.exit_timeout_s)
+        self.settings = settings
+        self._redactor = redactor
+        self._make_exporters = make_exporters
+        self._pipeline = Pipeline(settings, self._take_user_span)
+        self._build()
+        self.active = settings.enabled
+
+    def _build(self) -> None:
+        settings = self.settings
+        self.metrics = Aggregator()
+        self.budget = Budget(settings.max_overhead_pct, settings.overhead_action)
+        self._policy = ContentPolicy(settings, self._redactor)
+        self.metrics.before_collect(self._observe_self)
+        GUARD.on_fault = lambda site, kind: self.metrics.add(
+            names.INTERNAL_ERRORS, 1, (("site", site), ("kind", kind))
+        )
+        resource = dict(self.resource())
+        make = self._make_exporters
+        context = ExporterContext(settings, resource, self._collect, self.count_lost, self._count_exported)
+        self.exporters = make(context) if make is not None else ()
+        self._worker = Worker(
+            self._finish_item,
+            self.exporters,
+            resource,
+            interval_s=settings.export_interval_s,
+            max_spans=settings.queue_max_spans,
+            max_bytes=settings.queue_max_bytes,
+            count_lost=self.count_lost,
+            on_cpu=self._on_worker_cpu,
+            inline=not settings.deferred,
+        )
+
+    def stop(self, timeout_s: float) -> None:
+        """Stop observing, flush within `timeout_s` seconds."""
+        self.active = False
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop(timeout_s)
+        self.exporters = ()
+
+    def restart_in_child(self) -> None:
+        """After a fork: new queue, thread, exporters and metrics; nothing of the parent's is sent twice."""
+        if self._worker is not None:
+            self._worker = None
+            GUARD.reset()
+            self._build()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Export everything recorded so far; True if it went within `timeout_s` seconds."""
+        return self._worker.flush(timeout_s) if self._worker is not None else True
+
+    def drain(self, timeout_s: float = 5.0) -> bool:
+        """Finish everything queued so far, without waiting for exporters."""
+        return self._worker.drain(timeout_s) if self._worker is not None else True
+
+    @property
+    def running(self) -> bool:
+        """True between `start` and `stop`."""
+        return self._worker is not None
+
+    # --- what exporters and views ask -----------------------------------------------------------------
+    @property
+    def content(self) -> bool:
+        """May content be read?"""
+        return self._policy.content
+
+    def resource(self) -> Mapping[str, Any]:
+        """The process's OTel resource attributes."""
+        return self._pipeline.own.resource.attributes
+
+    def count_lost(self, item: str, reason: str, n: int) -> None:
+        """Count items that will not arrive."""
+        self.metrics.add(names.DROPPED, n, (("item", item), ("reason", reason)))
+
+    def count_exported(self, exporter: str, item: str, n: int) -> None:
+        """Count items handed over for good."""
+        self.metrics.add(names.EXPORTED, n, (("item", item), ("exporter", exporter)))
+
+    def _count_exported(self, item: str, n: int) -> None:
+        self.count_exported("", item, n)
+
+    def _collect(self) -> Any:
+        return self.metrics.collect()
+
+    def _observe_self(self) -> None:
+        budget, metrics = self.budget, self.metrics
+        metrics.set(names.OVERHEAD_ACCOUNTED, budget.overhead_pct / 100)
+        metrics.set(names.OVERHEAD_BUDGET, budget.max_overhead_pct / 100)
+        metrics.set(names.QUEUE_SPANS, self._worker.pending if self._worker is not None else 0)
+        for fidelity in type(budget.state):
+            metrics.set(names.FIDELITY_STATE, float(fidelity is budget.state), ((names.FIDELITY, fidelity),))
+
+    def _on_worker_cpu(self, nanoseconds: int) -> None:
+        self.budget.charge("worker", nanoseconds)
+        self.metrics.add(names.WORKER_CPU, nanoseconds / 1e9)
+
+    # --- hot path ---------------------------------------------------------------------------------------
+    def begin(
+        self,
+        method: WrappedMethod,
+        library: str,
+        name: str,
+        instance: Any,
+        parameters: tuple[str, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[Invocation, tuple[Any, ...], dict[str, Any]] | None:
+        """Open a call; None when it is not to be observed.  Returns the arguments to call with."""
+        started = time.perf_counter_ns()
+        arguments = dict(zip(parameters, args, strict=False))
+        arguments.update(kwargs)
+        snapshot = method.snapshot(instance, arguments, self._policy.content)
+        if snapshot is None:
+            return None
+        current = otel_context.get_current()
+        parent = trace.get_current_span(current)
+        if self._covered(current, parent, library):
+            return None
+        span = self._open(
+            facts.span_name(snapshot.endpoint.operation, snapshot.target, name),
+            SpanKind.INTERNAL if method.in_process else SpanKind.CLIENT,
+            library,
+            dict(facts.start_facts(snapshot.endpoint.operation, snapshot.target, snapshot.peer, name)),
+            current,
+            parent.get_span_context(),
+        )
+        span.call = call = Call(snapshot, name)
+        invocation = Invocation(self, method, library, span, call)
+        context = self._current_with(span, current)
+        if method.inject_headers is not None and receives_context(
+            snapshot.peer.address, self.settings.propagate_to
+        ):
+            headers: dict[str, str] = {}
+            inject(headers, context)
+            if headers:
+                method.inject_headers(arguments, headers)
+                args, kwargs = changed_arguments(parameters, args, kwargs, arguments)
+        watch = None
+        if method.model is not None and self.watch_model is not None:
+            watch = self.watch_model(method.model(instance, arguments), span)
+        invocation.enter(context, watch)
+        self.budget.enter()
+        self.budget.charge(library, time.perf_counter_ns() - started)
+        return invocation, args, kwargs
+
+    def open_span(
+        self,
+        name: str,
+        kind: SpanKind,
+        library: str,
+        attributes: dict[str, Any],
+        carrier: Mapping[str, str] | None = None,
+    ) -> tuple[LightSpan, otel_context.Context] | None:
+        """Open a span for an adapter with a seam of its own; the context has it as current span.
+
+        Args:
+            carrier: headers of an incoming request: their trace context becomes the parent.
+        """
+        if not self.active:
+            return None
+        current = otel_context.get_current()
+        if carrier is not None:
+            current = extract(carrier, current)
+        parent = trace.get_current_span(current)
+        if self._covered(current, parent, library):
+            return None
+        span = self._open(name, kind, library, attributes, current, parent.get_span_context())
+        self.budget.enter()
+        return span, self._current_with(span, current)
+
+    def _covered(self, current: otel_context.Context, parent: trace.Span, library: str) -> bool:
+        """Is this call part of one that is already observed, or not to be observed at all?"""
+        for key in SUPPRESS_KEYS:
+            if current.get(key):
+                return True
+        ours = parent if isinstance(parent, LightSpan) else current.get(OURS)
+        return isinstance(ours, LightSpan) and ours.library == library and ours.end_time is None
+
+    @staticmethod
+    def _current_with(span: LightSpan, current: otel_context.Context) -> otel_context.Context:
+        """The context in which the call runs: its span is current, ours or the service's own."""
+        if span.foreign is None:
+            return trace.set_span_in_context(span, current)
+        return otel_context.set_value(OURS, span, trace.set_span_in_context(span.foreign, current))
+
+    def _open(
+        self,
+        name: str,
+        kind: SpanKind,
+        library: str,
+        own: dict[str, Any],
+        current: otel_context.Context,
+        parent: SpanContext,
+    ) -> LightSpan:
+        provider = self._pipeline.foreign()
+        start = time.time_ns()
+        known = parent if parent.is_valid else None
+        if provider is not None:
+            span = LightSpan(name, parent, known, kind, library, start, own)
+            span.foreign = foreign = self._pipeline.start_foreign(provider, span, current)
+            span.adopt(foreign.get_span_context())
+        else:
+            own_provider = self._pipeline.own
+            trace_id = parent.trace_id if known is not None else own_provider.id_generator.generate_trace_id()
+            decision = own_provider.sampler.should_sample(current, trace_id, name, kind, own, None)
+            context = SpanContext(
+                trace_id,
+                own_provider.id_generator.generate_span_id(),
+                is_remote=False,
+                trace_flags=SAMPLED if decision.decision is Decision.RECORD_AND_SAMPLE else NOT_SAMPLED,
+                trace_state=decision.trace_state,
+            )
+            if decision.attributes:
+                own.update(decision.attributes)
+            span = LightSpan(name, context, known, kind, library, start, own)
+            span.resource = own_provider.resource
+        span.recording = recordings.CURRENT.get()
+        return span
+
+    def finish(self, span: LightSpan) -> None:
+        """End a span, once, and hand it to the worker."""
+        if span.end_time is not None:
+            return
+        started = time.perf_counter_ns()
+        span.end_time = time.time_ns()
+        self.budget.leave()
+        worker = self._worker
+        if span.foreign is not None:
+            self._finish_foreign(span)
+        if worker is not None:
+            worker.put(span)
+        self.budget.charge(span.library, time.perf_counter_ns() - started)
+
+    def _finish_foreign(self, span: LightSpan) -> None:
+        """The service's own pipeline gets its span now: filled, and ended in order."""
+        foreign = span.foreign
+        assert foreign is not None  # noqa: S101 - the caller has checked; for the type checkers
+        own = dict(span.own)
+        if span.model_call is not None:
+            own.update(span.model_call.attributes())
+        span.own = own
+        masked = self._policy.apply(read_attributes(span, self._policy.content))
+        foreign.set_attributes(masked)
+        if names.ERROR_TYPE in masked:
+            foreign.set_status(trace.StatusCode.ERROR)
+        foreign.end(span.end_time)
+        user = getattr(foreign, "attributes", None)
+        span.masked = self._policy.apply(user) if user is not None else masked
+
+    # --- worker -----------------------------------------------------------------------------------------
+    def _take_user_span(self, span: ReadableSpan) -> None:
+        worker = self._worker
+        if worker is not None and self.active:
+            worker.put((span, recordings.CURRENT.get()))
+
+    def take_layer(self, record: LayerRecord, recording: recordings.Recording | None) -> None:
+        """Queue a layer record."""
+        worker = self._worker
+        if worker is not None:
+            worker.put_layer(record, recording)
+
+    def _finish_item(self, item: Any) -> SpanRecord | None:
+        if isinstance(item, LightSpan):
+            if item.model_call is not None and item.foreign is None:
+                item.own.update(item.model_call.attributes())
+            record = light_record(item, self._policy, masked=item.masked)
+            recording, call = item.recording, item.call
+        else:
+            span, recording = item
+            record, call = sdk_record(span, self._policy), None
+        record_metrics(record, call, self.metrics)
+        if recording is not None:
+            recording.add_span(record)
+        return record
+
+
+ENGINE: Final = Engine()

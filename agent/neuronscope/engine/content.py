@@ -1,0 +1,173 @@
+"""The content policy: the one place that decides what private data may leave the process.
+
+Every span passes here once, before anything is encoded and whatever library produced it.  Content that
+is not allowed is removed; identifiers are hashed when asked; a redactor of the user's sees every text
+that is left of content, and if it fails or is slow the value becomes its hash and length (fail closed).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from neuronscope.engine.guard import GUARD
+from neuronscope.settings import Settings
+from neuronscope.signals import names
+from neuronscope.signals.names import ATTRIBUTES, Sensitivity
+from neuronscope.signals.records import AttributeValue
+
+Redactor = Callable[[str, str], str]
+REDACTOR_BUDGET_S: Final = 0.05
+
+# Attributes of other libraries that carry content, by exact key or by prefix.
+_FOREIGN_KEYS: Final = frozenset(
+    {
+        "input.value",
+        "output.value",
+        "traceloop.entity.input",
+        "traceloop.entity.output",
+        "db.query.text",
+        "db.statement",
+        "url.query",
+        "gen_ai.tool.call.arguments",
+        "gen_ai.tool.call.result",
+        "gen_ai.prompt",
+        "gen_ai.completion",
+    }
+)
+# Addresses whose query string is content; the rest of them is not.
+_URL_KEYS: Final = frozenset({"url.full", "http.url", "http.target"})
+_FOREIGN_PREFIXES: Final = (
+    "gen_ai.prompt.",
+    "gen_ai.completion.",
+    "llm.input_messages",
+    "llm.output_messages",
+    "llm.prompts",
+    "embedding.text",
+    "retrieval.documents",
+    "db.query.parameter",
+    "neuronscope.content.",
+)
+
+
+class ContentPolicy:
+    """Applies the content table of the design to attributes.  Used by the worker only.
+
+    Attributes:
+        redactions_failed: how often the user's redactor failed or was too slow.
+    """
+
+    def __init__(self, settings: Settings, redactor: Redactor | None = None) -> None:
+        self.content = settings.content
+        self._hash_identifiers = settings.hash_identifiers
+        self._max_length = settings.attribute_max_length
+        self._redactor = redactor
+        self._key = os.urandom(16)
+        self.redactions_failed = 0
+
+    def apply(self, attributes: Mapping[str, Any]) -> dict[str, AttributeValue]:
+        """Plain Python values, without what may not be recorded, within the size limits."""
+        kept: dict[str, AttributeValue] = {}
+        truncated: list[str] = []
+        for key, value in attributes.items():
+            sensitivity = _sensitivity(key)
+            if sensitivity is Sensitivity.CONTENT and not self.content:
+                continue
+            plain = plain_value(value)
+            if plain is None:
+                continue
+            if key in _URL_KEYS and not self.content and isinstance(plain, str):
+                plain = plain.partition("?")[0]
+            if sensitivity is Sensitivity.IDENTIFIER and self._hash_identifiers:
+                plain = _map_text(plain, self._hash)
+            elif sensitivity is Sensitivity.CONTENT and self._redactor is not None:
+                plain = _map_text(plain, lambda text, key=key: self._redact(key, text))  # type: ignore[misc]
+            kept[key] = self._fit(key, plain, truncated)
+        if truncated:
+            kept[names.TRUNCATED] = truncated
+        return kept
+
+    def status_message(self, message: str | None) -> str | None:
+        """A status description is an exception's message, hence content."""
+        if message is None or not self.content:
+            return None
+        return cast(str, self.apply({names.EXCEPTION_MESSAGE: message}).get(names.EXCEPTION_MESSAGE))
+
+    def _redact(self, key: str, text: str) -> str:
+        redactor = cast(Redactor, self._redactor)
+        start = time.perf_counter()
+        result = GUARD.call("content.redactor", redactor, key, text)
+        if not isinstance(result, str) or time.perf_counter() - start > REDACTOR_BUDGET_S:
+            self.redactions_failed += 1
+            return f"[masked {self._hash(text)} length={len(text)}]"
+        return result
+
+    def _hash(self, text: str) -> str:
+        digest = hmac.new(self._key, text.encode("utf-8", "replace"), hashlib.sha256)
+        return f"sha256:{digest.hexdigest()[:16]}"
+
+    def _fit(self, key: str, value: AttributeValue, truncated: list[str]) -> AttributeValue:
+        limit = self._max_length
+        if isinstance(value, str):
+            if len(value) <= limit:
+                return value
+            truncated.append(key)
+            return value[: limit - 1] + "…"
+        return value
+
+
+def _sensitivity(key: str) -> Sensitivity:
+    known = ATTRIBUTES.get(key)
+    if known is not None:
+        return known.sensitivity
+    if key in _FOREIGN_KEYS or key.startswith(_FOREIGN_PREFIXES):
+        return Sensitivity.CONTENT
+    return Sensitivity.PLAIN
+
+
+def _map_text(value: AttributeValue, function: Callable[[str], str]) -> AttributeValue:
+    if isinstance(value, str):
+        return function(value)
+    if isinstance(value, Sequence):
+        items = cast(Sequence[object], value)
+        return cast(
+            AttributeValue, [function(item) if isinstance(item, str) else item for item in items]
+        )
+    return value
+
+
+def plain_value(value: object) -> AttributeValue | None:
+    """An attribute value as a plain Python one; None for what cannot be one.
+
+    Numpy scalars become Python numbers (SDKs turn them into text or drop them); lone surrogates, which
+    no wire format can carry, are replaced.
+    """
+    if isinstance(value, str):
+        return text_value(value)
+    if isinstance(value, bool | int | float):
+        return value if type(value) in (bool, int, float) else _builtin(value)
+    if isinstance(value, list | tuple):
+        items = [plain_value(item) for item in cast(Sequence[object], value)]
+        return cast(AttributeValue, [item for item in items if item is not None])
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "ndim", None) == 0:
+        return plain_value(item())
+    return None
+
+
+def text_value(text: str) -> str:
+    """The text without lone surrogates."""
+    text = str(text) if type(text) is not str else text
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _builtin(value: bool | int | float) -> bool | int | float:
+    # Subclasses (enum members, numpy.float64) become the builtin they extend.
+    for builtin in (bool, int, float):
+        if isinstance(value, builtin):
+            return builtin(value)
+    return float(value)

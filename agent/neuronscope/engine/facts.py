@@ -1,0 +1,198 @@
+"""From an adapter's words to OpenTelemetry's: requests and responses as attributes and metrics.
+
+Only this file knows which attribute a fact becomes.  Pure functions, run by the worker.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from neuronscope.engine.fingerprint_query import QueryFacts, query_facts
+from neuronscope.instrumentation import Hit, Message, Operation, Peer, Request, Response
+from neuronscope.signals import names
+
+if TYPE_CHECKING:
+    from neuronscope.engine.streams import StreamState
+
+Pairs = Iterator[tuple[str, Any]]
+# Stores whose scores are distances: smaller is better.
+DISTANCES: Final = frozenset({"euclid", "euclidean", "l2", "manhattan", "l1", "hamming", "jaccard"})
+EPSILON: Final = 1e-12
+
+_REQUEST: Final = (
+    ("temperature", names.REQUEST_TEMPERATURE),
+    ("top_p", names.REQUEST_TOP_P),
+    ("top_k", names.REQUEST_TOP_K),
+    ("max_tokens", names.REQUEST_MAX_TOKENS),
+    ("seed", names.REQUEST_SEED),
+    ("frequency_penalty", names.REQUEST_FREQUENCY_PENALTY),
+    ("presence_penalty", names.REQUEST_PRESENCE_PENALTY),
+    ("stop_sequences", names.REQUEST_STOP_SEQUENCES),
+    ("output_type", names.OUTPUT_TYPE),
+    ("encoding_formats", names.REQUEST_ENCODING_FORMATS),
+    ("dimensions", names.EMBEDDING_DIMENSIONS),
+    ("conversation_id", names.CONVERSATION_ID),
+    ("message_count", names.INPUT_MESSAGE_COUNT),
+    ("input_count", names.INPUT_COUNT),
+    ("api_type", names.OPENAI_API_TYPE),
+    ("k", names.RETRIEVAL_TOP_K),
+    ("filtered", names.RETRIEVAL_FILTERED),
+    ("namespace", names.DB_NAMESPACE),
+    ("write_count", names.WRITE_COUNT),
+    ("query_text", names.RETRIEVAL_QUERY_TEXT),
+)
+_RESPONSE: Final = (
+    ("model", names.RESPONSE_MODEL),
+    ("id", names.RESPONSE_ID),
+    ("finish_reasons", names.FINISH_REASONS),
+    ("input_tokens", names.INPUT_TOKENS),
+    ("output_tokens", names.OUTPUT_TOKENS),
+    ("cache_read_tokens", names.CACHE_READ_TOKENS),
+    ("cache_write_tokens", names.CACHE_WRITE_TOKENS),
+    ("reasoning_tokens", names.REASONING_TOKENS),
+    ("service_tier", names.OPENAI_RESPONSE_SERVICE_TIER),
+    ("system_fingerprint", names.OPENAI_FINGERPRINT),
+    ("dimensions", names.EMBEDDING_DIMENSIONS),
+)
+
+
+def start_facts(operation: Operation, target: str | None, peer: Peer, method: str) -> Pairs:
+    """What is known before the call, and what samplers may look at."""
+    if operation in (Operation.RETRIEVAL, Operation.STORE):
+        if operation is Operation.RETRIEVAL:
+            yield names.OPERATION_NAME, operation.value
+            if target:
+                yield names.DATA_SOURCE_ID, target
+        yield names.DB_SYSTEM, peer.provider
+        yield names.DB_OPERATION, method
+        if target:
+            yield names.DB_COLLECTION, target
+    else:
+        yield names.OPERATION_NAME, operation.value
+        yield names.PROVIDER_NAME, peer.provider
+        if target:
+            yield names.REQUEST_MODEL, target
+    if peer.address:
+        yield names.SERVER_ADDRESS, peer.address
+        if peer.port:
+            yield names.SERVER_PORT, peer.port
+
+
+def request_facts(request: Request) -> Pairs:
+    """The request's attributes."""
+    yield from _scalars(request, _REQUEST)
+    if request.stream:
+        yield names.REQUEST_STREAM, True
+    if request.choice_count is not None and request.choice_count != 1:
+        yield names.REQUEST_CHOICE_COUNT, request.choice_count
+    if request.service_tier and request.service_tier != "auto":
+        yield names.OPENAI_REQUEST_SERVICE_TIER, request.service_tier
+    if request.messages is not None:
+        yield names.INPUT_MESSAGES, to_json(map(message_dict, request.messages))
+    if request.system is not None:
+        yield names.SYSTEM_INSTRUCTIONS, to_json(request.system)
+    if request.tools is not None:
+        yield names.TOOL_DEFINITIONS, to_json(request.tools)
+    if request.query_vectors is not None:
+        yield names.QUERY_COUNT, len(request.query_vectors)
+        if len(request.query_vectors) == 1 and (facts := query_facts(request.query_vectors[0])):
+            yield from query_attributes(facts)
+    yield from request.extra.items()
+
+
+def query_attributes(facts: QueryFacts) -> Pairs:
+    """A query vector's attributes: never the vector itself."""
+    yield names.QUERY_DIMENSION, facts.dimension
+    yield names.QUERY_NORM, facts.norm
+    yield names.QUERY_DTYPE, facts.dtype
+    yield names.QUERY_FINGERPRINT, facts.fingerprint
+
+
+def response_facts(response: Response) -> Pairs:
+    """The response's attributes."""
+    yield from _scalars(response, _RESPONSE)
+    if response.messages is not None:
+        yield names.OUTPUT_MESSAGES, to_json(map(message_dict, response.messages))
+    if response.returned is not None:
+        yield names.DB_RETURNED_ROWS, response.returned
+    if response.hits is not None:
+        yield from hit_facts(response.hits, response.metric)
+    yield from response.extra.items()
+
+
+def hit_facts(queries: Sequence[Sequence[Hit]], metric: str | None) -> Pairs:
+    """What a search returned.  For one query: ids, scores and margins; for a batch: counts only."""
+    hits = [hit for query in queries for hit in query]
+    yield names.DB_RETURNED_ROWS, len(hits)
+    yield names.RETRIEVAL_RETURNED, len(hits)
+    yield names.RETRIEVAL_EMPTY, any(len(query) == 0 for query in queries)
+    if metric is not None:
+        yield names.RETRIEVAL_METRIC, metric
+    yield names.RETRIEVAL_IDS, [hit.id for hit in hits]
+    scores = [float(hit.score) for hit in hits if hit.score is not None]
+    if len(scores) == len(hits):
+        yield names.RETRIEVAL_SCORES, scores
+    keys = {key for hit in hits if hit.metadata for key in hit.metadata}
+    if keys:
+        yield names.RETRIEVAL_METADATA_KEYS, sorted(map(str, keys))
+    if len(queries) == 1 and (band := score_band(scores, metric)):
+        top, worst, margin = band
+        yield names.RETRIEVAL_TOP_SCORE, top
+        yield names.RETRIEVAL_KTH_SCORE, worst
+        yield names.RETRIEVAL_MARGIN, margin
+
+
+def score_band(scores: Sequence[float], metric: str | None) -> tuple[float, float, float] | None:
+    """Best score, worst score and relative margin of one query, direction by the metric.
+
+    Margin: ``|best - worst| / max(|best|, eps)`` (research/demand.md §3).
+    """
+    finite = [score for score in scores if math.isfinite(score)]
+    if not finite:
+        return None
+    smaller_is_better = (metric or "").lower() in DISTANCES
+    best = min(finite) if smaller_is_better else max(finite)
+    worst = max(finite) if smaller_is_better else min(finite)
+    return best, worst, abs(best - worst) / max(abs(best), EPSILON)
+
+
+def stream_facts(state: StreamState, start_perf_ns: int) -> Pairs:
+    """How the stream went, in time."""
+    yield names.STREAM_CHUNKS, len(state.times)
+    if state.end is not None:
+        yield names.STREAM_END, state.end
+    if state.first_content_ns is not None:
+        yield names.TIME_TO_FIRST_CHUNK, (state.first_content_ns - start_perf_ns) / 1e9
+
+
+def message_dict(message: Message) -> dict[str, Any]:
+    """A message in OpenTelemetry's schema."""
+    return {key: value for key, value in asdict(message).items() if value is not None}
+
+
+def to_json(items: Any) -> str:
+    """Content attributes are JSON text: Python SDKs have no structured span attributes."""
+    value = items if isinstance(items, list | tuple | dict) else list(items)
+    return json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))
+
+
+def _scalars(facts: Request | Response, table: Sequence[tuple[str, str]]) -> Pairs:
+    for field, key in table:
+        value = getattr(facts, field)
+        if value is not None:
+            yield key, value
+
+
+def span_name(operation: Operation, target: str | None, method: str) -> str:
+    """The span's name by the semantic conventions; a store call is named by its own method."""
+    first = method if operation is Operation.STORE else operation.value
+    return f"{first} {target}" if target else first
+
+
+def is_retrieval(attributes: Mapping[str, Any]) -> bool:
+    """Is this span a similarity search?"""
+    return attributes.get(names.OPERATION_NAME) == Operation.RETRIEVAL.value

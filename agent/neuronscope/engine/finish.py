@@ -1,0 +1,196 @@
+"""The worker's half of a call: from a light span and its references to a finished record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind, StatusCode
+
+from neuronscope._version import __version__
+from neuronscope.engine import facts
+from neuronscope.engine.content import ContentPolicy
+from neuronscope.engine.guard import GUARD
+from neuronscope.engine.invocation import Call
+from neuronscope.engine.metrics import Aggregator, labels_of
+from neuronscope.engine.span import LightSpan
+from neuronscope.instrumentation import Request, Response
+from neuronscope.signals import names
+from neuronscope.signals.records import SpanEvent, SpanLink, SpanRecord
+
+
+def call_attributes(call: Call, library: str, content: bool) -> dict[str, Any]:
+    """Everything the adapter's readers know about the call, as unmasked attributes."""
+    endpoint = call.snapshot.endpoint
+    attributes: dict[str, Any] = {}
+    request = GUARD.call(
+        f"{library}.read_request", endpoint.read_request, call.snapshot.arguments, content, default=Request()
+    )
+    attributes.update(facts.request_facts(request or Request()))
+    response = GUARD.call(f"{library}.read_response", _response, call, content)
+    if response is not None:
+        attributes.update(facts.response_facts(response))
+    if call.stream is not None:
+        attributes.update(facts.stream_facts(call.stream, call.start_perf_ns))
+    if call.error is not None:
+        attributes[names.ERROR_TYPE] = call.error.type
+        if call.error.status_code is not None:
+            attributes[names.HTTP_RESPONSE_STATUS_CODE] = call.error.status_code
+    return attributes
+
+
+def _response(call: Call, content: bool) -> Response | None:
+    if call.stream is not None:
+        return call.stream.fold()
+    if call.error is not None:
+        return call.error.response
+    read = call.snapshot.endpoint.read_response
+    return read(call.result, content) if read is not None and call.result is not None else None
+
+
+def light_record(span: LightSpan, policy: ContentPolicy, *, masked: dict[str, Any] | None = None) -> SpanRecord:
+    """The record of one of our spans.
+
+    Args:
+        masked: attributes that were already read and masked (a foreign span's); else they are read now.
+    """
+    attributes = masked if masked is not None else policy.apply(read_attributes(span, policy.content))
+    context, parent = span.get_span_context(), span.parent
+    failed = names.ERROR_TYPE in attributes
+    status = span.status
+    code = StatusCode.ERROR if failed and status.status_code is StatusCode.UNSET else status.status_code
+    return SpanRecord(
+        trace_id=context.trace_id,
+        span_id=context.span_id,
+        name=span.name,
+        kind=span.kind,
+        start_unix_ns=span.start_time,
+        end_unix_ns=span.end_time or span.start_time,
+        attributes=attributes,
+        parent_span_id=parent.span_id if parent is not None else None,
+        parent_is_remote=parent.is_remote if parent is not None else False,
+        events=[_masked_event(event, policy) for event in span.event_buffer or ()],
+        links=[_masked_link(link, policy) for link in span.link_buffer or ()],
+        status=code,
+        status_message=policy.status_message(status.description),
+        trace_state=context.trace_state.to_header() if context.trace_state else "",
+        trace_flags=int(context.trace_flags),
+        library=span.library,
+        library_version=__version__,
+        dropped_attributes=span.dropped_attributes,
+        dropped_events=span.dropped_events,
+        foreign=span.foreign is not None,
+    )
+
+
+def read_attributes(span: LightSpan, content: bool) -> dict[str, Any]:
+    """The unmasked attributes of a light span: ours, then what the service set on it."""
+    attributes = dict(span.own)
+    if span.call is not None:
+        attributes.update(call_attributes(span.call, span.library, content))
+    if span.user_attributes:
+        attributes.update(span.user_attributes)
+    return attributes
+
+
+def sdk_record(span: ReadableSpan, policy: ContentPolicy) -> SpanRecord:
+    """The record of a span that the service made by hand on our provider."""
+    context, parent, status = span.get_span_context(), span.parent, span.status
+    assert context is not None  # noqa: S101 - an ended span has one; for the type checkers
+    scope = span.instrumentation_scope
+    return SpanRecord(
+        trace_id=context.trace_id,
+        span_id=context.span_id,
+        name=span.name,
+        kind=span.kind,
+        start_unix_ns=span.start_time or 0,
+        end_unix_ns=span.end_time or 0,
+        attributes=policy.apply(span.attributes or {}),
+        parent_span_id=parent.span_id if parent is not None else None,
+        parent_is_remote=parent.is_remote if parent is not None else False,
+        events=[
+            _masked_event(SpanEvent(event.name, event.timestamp, dict(event.attributes or {})), policy)
+            for event in span.events
+        ],
+        links=[
+            _masked_link(
+                SpanLink(
+                    link.context.trace_id,
+                    link.context.span_id,
+                    dict(link.attributes or {}),
+                    link.context.trace_state.to_header(),
+                    int(link.context.trace_flags),
+                ),
+                policy,
+            )
+            for link in span.links
+        ],
+        status=status.status_code,
+        status_message=policy.status_message(status.description),
+        trace_state=context.trace_state.to_header() if context.trace_state else "",
+        trace_flags=int(context.trace_flags),
+        library=scope.name if scope is not None else "",
+        library_version=(scope.version or "") if scope is not None else "",
+        dropped_attributes=span.dropped_attributes,
+        dropped_events=span.dropped_events,
+        dropped_links=span.dropped_links,
+    )
+
+
+def _masked_event(event: SpanEvent, policy: ContentPolicy) -> SpanEvent:
+    return SpanEvent(event.name, event.time_unix_ns, policy.apply(event.attributes), event.dropped_attributes)
+
+
+def _masked_link(link: SpanLink, policy: ContentPolicy) -> SpanLink:
+    return SpanLink(
+        link.trace_id,
+        link.span_id,
+        policy.apply(link.attributes),
+        link.trace_state,
+        link.trace_flags,
+        link.dropped_attributes,
+    )
+
+
+def record_metrics(record: SpanRecord, call: Call | None, metrics: Aggregator) -> None:
+    """Aggregate what a finished span contributes to metrics, each fact once."""
+    attributes = record.attributes
+    seconds = (record.end_unix_ns - record.start_unix_ns) / 1e9
+    exemplar = (record.trace_id, record.span_id) if record.trace_flags & 1 else None
+
+    def observe(metric: names.Metric, value: Any) -> None:
+        if isinstance(value, int | float):
+            metrics.observe(metric, value, labels_of(metric, attributes), exemplar)
+
+    if record.kind is SpanKind.SERVER and names.HTTP_REQUEST_METHOD in attributes:
+        observe(names.HTTP_DURATION, seconds)
+    if names.DB_SYSTEM in attributes:
+        observe(names.DB_DURATION, seconds)
+    if names.PROVIDER_NAME in attributes:
+        observe(names.OPERATION_DURATION, seconds)
+        observe(names.FIRST_CHUNK, attributes.get(names.TIME_TO_FIRST_CHUNK))
+        _count_tokens(record, metrics, exemplar)
+        if call is not None and call.stream is not None:
+            times = call.stream.times
+            for earlier, later in zip(times, times[1:], strict=False):
+                observe(names.PER_CHUNK, (later - earlier) / 1e9)
+    if facts.is_retrieval(attributes) and names.RETRIEVAL_RETURNED in attributes:
+        metrics.add(names.RETRIEVALS, 1, labels_of(names.RETRIEVALS, attributes))
+        if attributes.get(names.RETRIEVAL_EMPTY):
+            metrics.add(names.RETRIEVALS_EMPTY, 1, labels_of(names.RETRIEVALS_EMPTY, attributes))
+        observe(names.TOP_SCORE, attributes.get(names.RETRIEVAL_TOP_SCORE))
+        observe(names.KTH_SCORE, attributes.get(names.RETRIEVAL_KTH_SCORE))
+        observe(names.MARGIN, attributes.get(names.RETRIEVAL_MARGIN))
+    observe(names.PREFILL_SECONDS, attributes.get(names.MODEL_PREFILL))
+    observe(names.DECODE_SECONDS, attributes.get(names.MODEL_DECODE))
+    non_finite = attributes.get(names.LAYERS_NON_FINITE)
+    if isinstance(non_finite, int):
+        metrics.add(names.NON_FINITE, non_finite, labels_of(names.NON_FINITE, attributes))
+
+
+def _count_tokens(record: SpanRecord, metrics: Aggregator, exemplar: tuple[int, int] | None) -> None:
+    for kind, key in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
+        count = record.attributes.get(key)
+        if isinstance(count, int):
+            labels = labels_of(names.TOKEN_USAGE, {**record.attributes, names.TOKEN_TYPE: kind})
+            metrics.observe(names.TOKEN_USAGE, count, labels, exemplar)

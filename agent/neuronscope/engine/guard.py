@@ -1,0 +1,79 @@
+"""The one guard between our code and the service.
+
+Every entry into our code from a thread of the service goes through `Guard.call` (or reports to
+`Guard.fault`): a fault of ours is counted, logged once per cause, and after `MAX_FAULTS` the site is
+left alone for good.  Nothing is raised into the service.  Under our own tests `reraise` is set, so that
+the rule cannot hide our bugs.
+
+`except Exception` stands in this file and nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+D = TypeVar("D")
+
+MAX_FAULTS = 100
+_log = logging.getLogger("neuronscope")
+# A library must not print through logging's last-resort handler.
+_log.addHandler(logging.NullHandler())
+
+
+class Guard:
+    """Counts and contains faults of NeuronScope's own code.  Thread-safe by the GIL's atomic dict ops.
+
+    Attributes:
+        reraise: raise faults instead of containing them (our own tests).
+        faults: number of faults by ``(site, exception type)``.
+        disabled: sites that are not called any more.
+    """
+
+    def __init__(self) -> None:
+        self.reraise = False
+        self.faults: dict[tuple[str, str], int] = {}
+        self.disabled: set[str] = set()
+        self.on_fault: Callable[[str, str], None] | None = None
+
+    def call(self, site: str, function: Callable[..., R], *args: object, default: D = None) -> R | D:  # type: ignore[assignment]
+        """Call one of our functions; on a fault return `default`."""
+        if site in self.disabled:
+            return default
+        try:
+            return function(*args)
+        except Exception as error:
+            self.fault(site, error)
+            return default
+
+    def fault(self, site: str, error: BaseException) -> None:
+        """Take note of a fault at `site`; raises it only under our own tests."""
+        if self.reraise:
+            raise error
+        kind = type(error).__name__
+        key = (site, kind)
+        count = self.faults.get(key, 0) + 1
+        self.faults[key] = count
+        if count == 1:
+            _log.warning(
+                "a fault in NeuronScope at %s: your code runs on unharmed, with less telemetry.",
+                site,
+                exc_info=(type(error), error, error.__traceback__),
+            )
+        if sum(n for (where, _), n in tuple(self.faults.items()) if where == site) >= MAX_FAULTS:
+            self.disabled.add(site)
+            if count == MAX_FAULTS:
+                _log.warning("%s failed %d times and is switched off for this process.", site, MAX_FAULTS)
+        if self.on_fault is not None:
+            self.on_fault(site, kind)
+
+    def reset(self) -> None:
+        """Forget all faults (tests, and the child of a fork)."""
+        self.faults.clear()
+        self.disabled.clear()
+
+
+GUARD = Guard()

@@ -1,0 +1,199 @@
+"""The hot path of one call: open a light span, keep what the worker needs, hand it over.
+
+Everything here runs in the service's thread.  It reads no payload and builds no attribute beyond those
+that samplers may see.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as otel_context
+
+from neuronscope.engine.guard import GUARD
+from neuronscope.engine.streams import ObservedAsyncIterator, ObservedIterator, StreamState
+from neuronscope.instrumentation import ErrorFacts, Snapshot, Stream, WrappedMethod
+
+if TYPE_CHECKING:
+    from neuronscope.engine import Engine
+    from neuronscope.engine.span import LightSpan
+
+
+class Call:
+    """What the worker reads of a finished call."""
+
+    __slots__ = ("error", "method_name", "result", "snapshot", "start_perf_ns", "stream")
+
+    def __init__(self, snapshot: Snapshot, method_name: str) -> None:
+        self.snapshot = snapshot
+        self.method_name = method_name
+        self.start_perf_ns = time.perf_counter_ns()
+        self.result: Any = None
+        self.error: ErrorFacts | None = None
+        self.stream: StreamState | None = None
+
+
+class Invocation:
+    """One call from its beginning to its end; every method is called through the guard."""
+
+    __slots__ = ("_context", "_engine", "_method", "_observing", "_token", "_watch", "call", "site", "span")
+
+    def __init__(
+        self, engine: Engine, method: WrappedMethod, site: str, span: LightSpan, call: Call
+    ) -> None:
+        self._engine = engine
+        self._observing = False
+        self._method = method
+        self.site = site
+        self.span = span
+        self.call = call
+        self._context: otel_context.Context | None = None
+        self._token: Any = None
+        self._watch: Callable[[], None] | None = None
+
+    def enter(self, context: otel_context.Context, watch: Callable[[], None] | None) -> None:
+        """Make the span current for the time of the call."""
+        self._watch = watch
+        self._context = context
+        self._token = otel_context.attach(context)
+
+    def leave(self) -> None:
+        """Give the caller's context back.
+
+        A coroutine may be closed in another context than it began in; there is then nothing to give
+        back, and trying would log an error.
+        """
+        token, self._token = self._token, None
+        if token is not None and otel_context.get_current() is self._context:
+            otel_context.detach(token)
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch()
+
+    def succeed(self, result: Any) -> None:
+        """The call returned: end the span now, or when the stream or raw response has been read."""
+        self.leave()
+        if GUARD.call(self.site, self._read_later, result):
+            return
+        unwrap = self._method.unwrap
+        self.call.result = result if unwrap is None else GUARD.call(self.site, unwrap, result)
+        self._engine.finish(self.span)
+
+    def _read_later(self, result: Any) -> bool:
+        """Does the result end later than the call?  If so, arrange for it."""
+        stream, on_response = self._method.stream, self._method.on_response
+        if stream is not None and stream.is_stream(result):
+            self._observe_stream(stream, result)
+            return True
+        return on_response is not None and on_response(result, self.finish_later)
+
+    def fail(self, error: BaseException) -> None:
+        """The call raised: keep type and status, never the exception or its traceback."""
+        self.leave()
+        self.call.error = error_facts(error, self.call.snapshot)
+        self._engine.finish(self.span)
+
+    def finish_later(self, result: Any) -> None:
+        """A raw response has been read: `result` is the parsed value, a stream, or None."""
+        GUARD.call(self.site, self._finish_later, result)
+
+    def _finish_later(self, result: Any) -> None:
+        if self.span.end_time is not None or self._observing:
+            return
+        stream = self._method.stream
+        if stream is not None and stream.is_stream(result):
+            self._observe_stream(stream, result)
+            return
+        if isinstance(result, BaseException):
+            self.call.error = error_facts(result, self.call.snapshot)
+        else:
+            self.call.result = result
+        self._engine.finish(self.span)
+
+    def _observe_stream(self, stream: Stream, result: Any) -> None:
+        state = StreamState(self.call.snapshot.endpoint, self.site, self._engine.content, self._end_stream)
+        inner = stream.get_iterator(result)
+        observed = ObservedAsyncIterator if hasattr(inner, "__anext__") else ObservedIterator
+        stream.set_iterator(result, observed(inner, state))
+        self._observing = True
+        close_with(result, state)
+
+    def _end_stream(self, state: StreamState, error: BaseException | None) -> None:
+        self.call.stream = state
+        if error is not None:
+            self.call.error = error_facts(error, self.call.snapshot)
+        self._engine.finish(self.span)
+
+
+def close_with(stream: Any, state: StreamState) -> None:
+    """End the observation when the service closes the stream (`with` closes it too)."""
+    for name in ("close", "aclose"):
+        close = getattr(type(stream), name, None)
+        if close is None:
+            continue
+        try:
+            setattr(stream, name, _closing(close, weakref.ref(stream), state))
+        except (AttributeError, TypeError):
+            return  # slots, or not weakly referable: garbage collection ends it
+
+
+def _closing(close: Callable[..., Any], stream: weakref.ref[Any], state: StreamState) -> Any:
+    """The stream's own `close`, noting that it was called; holds the stream weakly: no cycle."""
+    if inspect.iscoroutinefunction(close):
+
+        @functools.wraps(close)
+        async def aclose(*args: Any, **kwargs: Any) -> Any:
+            GUARD.call("streams.close", state.close, "client_closed")
+            target = stream()
+            return None if target is None else await close(target, *args, **kwargs)
+
+        return aclose
+
+    @functools.wraps(close)
+    def closing(*args: Any, **kwargs: Any) -> Any:
+        GUARD.call("streams.close", state.close, "client_closed")
+        target = stream()
+        return None if target is None else close(target, *args, **kwargs)
+
+    return closing
+
+
+def error_facts(error: BaseException, snapshot: Snapshot) -> ErrorFacts:
+    """Type and status of a failed call, taken at once."""
+    read = snapshot.endpoint.read_error
+    if read is not None:
+        facts = GUARD.call("read_error", read, error)
+        if facts is not None:
+            return facts
+    status = getattr(error, "status_code", None)
+    return ErrorFacts(type_name(error), status if isinstance(status, int) else None)
+
+
+def type_name(error: BaseException) -> str:
+    """`error.type` of an exception: its qualified class name, without `builtins.`."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def changed_arguments(
+    names: tuple[str, ...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    arguments: Mapping[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call's arguments with those replaced that our copy holds differently."""
+    positional = tuple(
+        arguments.get(name, value) for name, value in zip(names, args, strict=False)
+    ) + tuple(args[len(names) :])
+    keyword = {name: arguments.get(name, value) for name, value in kwargs.items()}
+    extra = {
+        name: value
+        for name, value in arguments.items()
+        if name not in kwargs and name not in names[: len(args)]
+    }
+    return positional, {**keyword, **extra}

@@ -1,0 +1,133 @@
+"""The aggregator: metrics are aggregated once, here, and read by every metric exporter.
+
+Three SDK histogram records cost 20 µs a call; one dictionary look-up and a bisection cost well under
+one.  Only the worker writes (under a lock that no thread of the service takes), scrapes read a copy.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from neuronscope.signals.names import SERIES_FOLDED, Instrument, Metric
+from neuronscope.signals.records import (
+    Exemplar,
+    HistogramValue,
+    MetricFamily,
+    MetricPoint,
+    MetricsSnapshot,
+)
+
+Labels = tuple[tuple[str, str], ...]
+MAX_SERIES = 1_000
+OTHER = "other"
+
+
+@dataclass(slots=True)
+class _Histogram:
+    counts: list[int]
+    sum: float = 0.0
+    count: int = 0
+    exemplars: list[Exemplar | None] = field(default_factory=list[Exemplar | None])
+
+
+class Aggregator:
+    """Cumulative metrics of this process.  Thread-safe.
+
+    A metric holds at most `MAX_SERIES` series; further label sets are folded into one whose values are
+    all ``other``, and counted.  Non-finite values never enter.
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        self._clock = clock
+        self._lock = threading.RLock()  # re-entered when garbage collection ends a stream
+        self._start = clock()
+        self._numbers: dict[Metric, dict[Labels, float]] = {}
+        self._histograms: dict[Metric, dict[Labels, _Histogram]] = {}
+        self._observers: list[Callable[[], None]] = []
+
+    def observe(
+        self, metric: Metric, value: float, labels: Labels = (), span: tuple[int, int] | None = None
+    ) -> None:
+        """Record a value in a histogram; `span` is (trace id, span id) of a *sampled* span."""
+        if not math.isfinite(value):
+            return
+        with self._lock:
+            series = self._histograms.setdefault(metric, {})
+            labels = self._admit(metric, series, labels)
+            histogram = series.get(labels)
+            if histogram is None:
+                size = len(metric.buckets) + 1
+                histogram = series[labels] = _Histogram([0] * size, exemplars=[None] * size)
+            index = bisect_left(metric.buckets, value)
+            histogram.counts[index] += 1
+            histogram.sum += value
+            histogram.count += 1
+            if span is not None:
+                histogram.exemplars[index] = Exemplar(value, self._clock(), *span)
+
+    def add(self, metric: Metric, value: float = 1, labels: Labels = ()) -> None:
+        """Add to a counter."""
+        if not math.isfinite(value):
+            return
+        with self._lock:
+            series = self._numbers.setdefault(metric, {})
+            labels = self._admit(metric, series, labels)
+            series[labels] = series.get(labels, 0) + value
+
+    def set(self, metric: Metric, value: float, labels: Labels = ()) -> None:
+        """Set a gauge."""
+        if not math.isfinite(value):
+            return
+        with self._lock:
+            self._numbers.setdefault(metric, {})[labels] = value
+
+    def before_collect(self, observer: Callable[[], None]) -> None:
+        """Call `observer` before each snapshot: the place to set gauges."""
+        self._observers.append(observer)
+
+    def collect(self) -> MetricsSnapshot:
+        """A consistent copy of everything."""
+        for observer in tuple(self._observers):
+            observer()
+        with self._lock:
+            families = [
+                MetricFamily(metric, [MetricPoint(labels, value) for labels, value in series.items()])
+                for metric, series in self._numbers.items()
+            ]
+            families += [
+                MetricFamily(metric, [MetricPoint(labels, _frozen(h)) for labels, h in series.items()])
+                for metric, series in self._histograms.items()
+            ]
+        return MetricsSnapshot(families, self._start, self._clock())
+
+    def total(self, metric: Metric) -> float:
+        """Sum of a metric's series (a histogram's: number of observations)."""
+        with self._lock:
+            if metric.instrument is Instrument.HISTOGRAM:
+                return sum(h.count for h in self._histograms.get(metric, {}).values())
+            return sum(self._numbers.get(metric, {}).values())
+
+    def _admit(self, metric: Metric, series: dict[Labels, float] | dict[Labels, _Histogram], labels: Labels) -> Labels:
+        """The labels to record under: the given ones, or the fold once the metric is full."""
+        if labels in series or len(series) < MAX_SERIES:
+            return labels
+        folded = self._numbers.setdefault(SERIES_FOLDED, {})
+        key = (("metric", metric.name),)
+        folded[key] = folded.get(key, 0) + 1
+        return tuple((label, OTHER) for label, _ in labels)
+
+
+def _frozen(histogram: _Histogram) -> HistogramValue:
+    return HistogramValue(
+        tuple(histogram.counts), histogram.sum, histogram.count, tuple(histogram.exemplars)
+    )
+
+
+def labels_of(metric: Metric, attributes: Mapping[str, object]) -> Labels:
+    """The metric's labels out of a span's attributes; absent ones are left out."""
+    return tuple((key, str(attributes[key])) for key in metric.labels if key in attributes)

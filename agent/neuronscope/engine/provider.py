@@ -1,0 +1,93 @@
+"""Whose pipeline a span belongs to: ours, or one that the service set up itself.
+
+We never set OpenTelemetry's global provider before the service's own code could: only when the first
+span is due and there still is none, ours becomes the global one.  Ours *is* an SDK provider with our
+processor, so spans that the service makes by hand work as ever and reach our exporters; and if the
+service adds a processor of its own to it, its spans become *foreign* like those of any provider it
+brings: created, filled and ended inline, in its pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+
+from neuronscope._version import __version__
+from neuronscope.engine.ids import PrivateIdGenerator
+from neuronscope.engine.span import LightSpan
+from neuronscope.settings import Settings
+
+
+class _Intake(SpanProcessor):
+    """Hands spans that the service makes by hand to our worker."""
+
+    def __init__(self, take: Callable[[ReadableSpan], None]) -> None:
+        self._take = take
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._take(span)
+
+    def shutdown(self) -> None:
+        """Nothing to do: the platform stops the worker."""
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002 - OTel's signature
+        return True
+
+
+class Pipeline:
+    """Decides per call whose a span is, and owns our provider.
+
+    Args:
+        take: receives the service's own spans made on our provider.
+    """
+
+    def __init__(self, settings: Settings, take: Callable[[ReadableSpan], None]) -> None:
+        self._settings = settings
+        self._take = take
+        self._own: TracerProvider | None = None
+        self._tracers: dict[tuple[int, str], trace.Tracer] = {}
+
+    @property
+    def own(self) -> TracerProvider:
+        """Our provider, made at first use: its resource, sampler and id generator are the process's."""
+        if self._own is None:
+            attributes = {"service.name": self._settings.service_name} if self._settings.service_name else {}
+            provider = TracerProvider(
+                resource=Resource.create({**attributes, "telemetry.distro.name": "neuronscope",
+                                          "telemetry.distro.version": __version__}),
+                id_generator=PrivateIdGenerator(),
+                shutdown_on_exit=False,
+            )
+            provider.add_span_processor(_Intake(self._take))
+            self._own = provider
+        return self._own
+
+    def foreign(self) -> trace.TracerProvider | None:
+        """The provider of the service's own pipeline, or None if spans are ours."""
+        provider: Any = trace.get_tracer_provider()
+        if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+            if self._settings.set_global_provider and isinstance(provider, trace.ProxyTracerProvider):
+                trace.set_tracer_provider(self.own)
+            return None
+        processors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", None)
+        if processors is None:
+            return provider  # not the SDK's: whatever it does with spans is the service's choice
+        mine = 1 if provider is self._own else 0
+        return provider if len(processors) > mine else None
+
+    def start_foreign(
+        self, provider: trace.TracerProvider, span: LightSpan, parent: otel_context.Context
+    ) -> trace.Span:
+        """The service's own span for this call, in its pipeline."""
+        key = (id(provider), span.library)
+        tracer = self._tracers.get(key)
+        if tracer is None:
+            tracer = self._tracers[key] = provider.get_tracer(span.library, __version__)
+        return tracer.start_span(
+            span.name, context=parent, kind=span.kind, attributes=span.own, start_time=span.start_time
+        )

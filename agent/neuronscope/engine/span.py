@@ -1,0 +1,207 @@
+"""The light span: what the hot path makes of a call.
+
+To everyone else it is a real OpenTelemetry span: a valid parent, it buffers what user code sets on it,
+and it offers `ReadableSpan`'s public read surface, because other processors read their parent.  To us
+it is a note for the worker: ids, clock, and references to what the adapter will read later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import trace
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.util.types import Attributes as OtelAttributes
+from opentelemetry.util.types import AttributeValue as OtelValue
+
+from neuronscope.signals.records import SpanEvent, SpanLink
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+
+    from neuronscope.engine.invocation import Call
+    from neuronscope.recording import Recording
+
+# As many attributes and events as OpenTelemetry's own default limits; what goes beyond is counted.
+MAX_BUFFERED = 128
+
+
+class LightSpan(trace.Span):
+    """A span in the making.  Not thread-safe beyond what the GIL gives, like the SDK's."""
+
+    __slots__ = (
+        "_context",
+        "_status",
+        "call",
+        "dropped_attributes",
+        "dropped_events",
+        "end_time",
+        "event_buffer",
+        "foreign",
+        "kind",
+        "library",
+        "link_buffer",
+        "masked",
+        "model_call",
+        "name",
+        "own",
+        "parent",
+        "recording",
+        "resource",
+        "start_time",
+        "user_attributes",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        kind: SpanKind,
+        library: str,
+        start_time: int,
+        own: dict[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self._context = context
+        self.parent = parent
+        self.kind = kind
+        self.library = library
+        self.start_time = start_time
+        self.end_time: int | None = None
+        self.own: dict[str, Any] = own if own is not None else {}
+        self.user_attributes: dict[str, Any] | None = None
+        self.event_buffer: list[SpanEvent] | None = None
+        self.link_buffer: list[SpanLink] | None = None
+        self._status: Status | None = None
+        self.call: Call | None = None
+        self.model_call: Any = None
+        self.recording: Recording | None = None
+        self.foreign: trace.Span | None = None
+        self.masked: dict[str, Any] | None = None
+        self.resource: Resource | None = None
+        self.dropped_attributes = 0
+        self.dropped_events = 0
+
+    def adopt(self, context: SpanContext) -> None:
+        """Take the identity of the span that the service's own pipeline made for this call."""
+        self._context = context
+
+    # --- opentelemetry.trace.Span --------------------------------------------------------------
+    def get_span_context(self) -> SpanContext:
+        """The immutable identity of this span."""
+        return self._context
+
+    def is_recording(self) -> bool:
+        """True until the span ends, if it is sampled."""
+        return self.end_time is None and self._context.trace_flags.sampled
+
+    def set_attribute(self, key: str, value: OtelValue) -> None:
+        """Buffer an attribute that the service sets; it wins over ours of the same name."""
+        if self.end_time is not None:
+            return
+        buffer = self.user_attributes
+        if buffer is None:
+            buffer = self.user_attributes = {}
+        if key not in buffer and len(buffer) >= MAX_BUFFERED:
+            self.dropped_attributes += 1
+            return
+        buffer[key] = value
+
+    def set_attributes(self, attributes: Mapping[str, OtelValue]) -> None:
+        """Buffer several attributes."""
+        for key, value in attributes.items():
+            self.set_attribute(key, value)
+
+    def add_event(self, name: str, attributes: OtelAttributes = None, timestamp: int | None = None) -> None:
+        """Buffer an event."""
+        if self.end_time is not None:
+            return
+        buffer = self.event_buffer
+        if buffer is None:
+            buffer = self.event_buffer = []
+        if len(buffer) >= MAX_BUFFERED:
+            self.dropped_events += 1
+            return
+        buffer.append(SpanEvent(name, timestamp or time.time_ns(), dict(attributes or {})))
+
+    def add_link(self, context: SpanContext, attributes: OtelAttributes = None) -> None:
+        """Buffer a link."""
+        if self.end_time is not None:
+            return
+        if self.link_buffer is None:
+            self.link_buffer = []
+        self.link_buffer.append(
+            SpanLink(
+                context.trace_id,
+                context.span_id,
+                dict(attributes or {}),
+                context.trace_state.to_header(),
+                int(context.trace_flags),
+            )
+        )
+
+    def update_name(self, name: str) -> None:
+        """Rename the span."""
+        self.name = name
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        """Set the status; once OK it stays, as in the SDK."""
+        if self.end_time is not None or (self._status and self._status.status_code is StatusCode.OK):
+            return
+        self._status = status if isinstance(status, Status) else Status(status, description)
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: OtelAttributes = None,
+        timestamp: int | None = None,
+        escaped: bool = False,  # noqa: ARG002 - part of OpenTelemetry's signature
+    ) -> None:
+        """Buffer an exception event: its type; its message is content (see the content policy)."""
+        kind = type(exception)
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        facts: dict[str, Any] = {
+            "exception.type": f"{module}{kind.__qualname__}",
+            "exception.message": str(exception),
+        }
+        facts.update(attributes or {})
+        self.add_event("exception", facts, timestamp)
+
+    def end(self, end_time: int | None = None) -> None:
+        """Nothing: the engine ends its spans itself, exactly once."""
+
+    # --- opentelemetry.sdk.trace.ReadableSpan's public read surface --------------------------------
+    @property
+    def context(self) -> SpanContext:
+        """Same as `get_span_context`."""
+        return self._context
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """What has been set so far."""
+        return {**self.own, **(self.user_attributes or {})}
+
+    @property
+    def events(self) -> Sequence[SpanEvent]:
+        """Events so far."""
+        return tuple(self.event_buffer or ())
+
+    @property
+    def links(self) -> Sequence[SpanLink]:
+        """Links so far."""
+        return tuple(self.link_buffer or ())
+
+    @property
+    def status(self) -> Status:
+        """The status so far."""
+        return self._status or Status()
+
+    @property
+    def instrumentation_scope(self) -> Any:
+        """Who made the span."""
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        return InstrumentationScope(self.library)

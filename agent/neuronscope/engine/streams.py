@@ -1,0 +1,179 @@
+"""Streams are folds: the observed iterator, put inside the SDK's own stream object.
+
+The service keeps the SDK's stream, with its type, helpers and `close`.  Per chunk we take the time and a
+reference; the worker folds the chunks into a response afterwards.  The span ends exactly once, whatever
+happens: exhausted, closed, left by `with`, an exception, cancellation, or garbage collection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Callable
+from typing import Any, Literal
+
+from neuronscope.engine.guard import GUARD
+from neuronscope.instrumentation import Endpoint, Response
+
+StreamEnd = Literal["complete", "client_closed", "cancelled", "error", "abandoned"]
+# Chunks kept before they are folded on the spot: bounds what a long stream holds.
+FOLD_EVERY = 512
+
+
+class StreamState:
+    """What is known of one stream; `finish` runs once.
+
+    Attributes:
+        times: clock readings of the chunks, in ns.
+        first_content_ns: when the first chunk with content came.
+        end: how the stream ended.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_content",
+        "_endpoint",
+        "_finish",
+        "_is_content",
+        "_site",
+        "end",
+        "error",
+        "first_content_ns",
+        "response",
+        "times",
+    )
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        site: str,
+        content: bool,
+        finish: Callable[[StreamState, BaseException | None], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._site = site
+        self._content = content
+        self._is_content = endpoint.is_content
+        self._finish: Callable[[StreamState, BaseException | None], None] | None = finish
+        self._chunks: list[Any] = []
+        self.times = array("q")
+        self.first_content_ns: int | None = None
+        self.response = Response()
+        self.end: StreamEnd | None = None
+        self.error: BaseException | None = None
+
+    def take(self, chunk: Any) -> None:
+        """Note a chunk on its way to the service."""
+        now = time.perf_counter_ns()
+        self.times.append(now)
+        self._chunks.append(chunk)
+        if self.first_content_ns is None and (
+            self._is_content is None or GUARD.call(self._site, self._is_content, chunk)
+        ):
+            self.first_content_ns = now
+        if len(self._chunks) >= FOLD_EVERY:
+            GUARD.call(self._site, self.fold)
+
+    def fold(self) -> Response:
+        """Fold the chunks taken so far into the response."""
+        chunks, self._chunks = self._chunks, []
+        fold = self._endpoint.fold_chunk
+        if fold is not None:
+            for chunk in chunks:
+                self.response = fold(self.response, chunk, self._content)
+        return self.response
+
+    def close(self, end: StreamEnd, error: BaseException | None = None) -> None:
+        """The stream is over; only the first call counts."""
+        finish, self._finish = self._finish, None
+        if finish is None:
+            return
+        self.end = end
+        GUARD.call(self._site, finish, self, error)
+
+    def fail(self, error: BaseException) -> None:
+        """The stream raised into the service."""
+        if isinstance(error, GeneratorExit):
+            self.close("client_closed")
+        elif isinstance(error, asyncio.CancelledError):
+            self.close("cancelled", error)
+        else:
+            self.close("error", error)
+
+    def __del__(self) -> None:
+        # Dropped half-read, or never read at all.
+        if self._finish is not None:
+            self.close("client_closed" if self.times else "abandoned")
+
+
+class ObservedIterator:
+    """A synchronous iterator that tells a `StreamState` what passes through it."""
+
+    __slots__ = ("_inner", "_next", "_state")
+
+    def __init__(self, inner: Any, state: StreamState) -> None:
+        self._inner = inner
+        self._next = inner.__next__
+        self._state = state
+
+    def __iter__(self) -> ObservedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            chunk = self._next()
+        except StopIteration:
+            self._state.close("complete")
+            raise
+        except BaseException as error:
+            self._state.fail(error)
+            raise
+        GUARD.call("streams.take", self._state.take, chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Close the inner iterator where it can be closed."""
+        self._state.close("client_closed")
+        close = getattr(self._inner, "close", None)
+        if close is not None:
+            close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class ObservedAsyncIterator:
+    """The asynchronous twin of `ObservedIterator`."""
+
+    __slots__ = ("_inner", "_next", "_state")
+
+    def __init__(self, inner: Any, state: StreamState) -> None:
+        self._inner = inner
+        self._next = inner.__anext__
+        self._state = state
+
+    def __aiter__(self) -> ObservedAsyncIterator:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            chunk = await self._next()
+        except StopAsyncIteration:
+            self._state.close("complete")
+            raise
+        except BaseException as error:
+            self._state.fail(error)
+            raise
+        GUARD.call("streams.take", self._state.take, chunk)
+        return chunk
+
+    async def aclose(self) -> None:
+        """Close the inner iterator where it can be closed."""
+        self._state.close("client_closed")
+        aclose = getattr(self._inner, "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)

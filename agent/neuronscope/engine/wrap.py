@@ -1,0 +1,233 @@
+"""Puts the engine around methods that an integration's table names, and takes it away again.
+
+The wrapper is an ordinary function on the same class: same name, signature and kind (plain or
+coroutine function).  Whatever our side does, the original is called exactly once with the caller's
+arguments and its result or exception goes back unchanged.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from neuronscope.engine import ENGINE
+from neuronscope.engine.guard import GUARD
+from neuronscope.engine.imports import after_import
+from neuronscope.instrumentation import ClientIntegration, HandOff, WrappedMethod
+
+Undo = Callable[[], None]
+
+
+class Installation:
+    """One integration, installed.
+
+    Attributes:
+        everything: observe all objects of the library; else only those added by `include`.
+        installed: targets that were found and wrapped.
+        missing: targets that the installed version does not have.
+    """
+
+    def __init__(self, integration: ClientIntegration) -> None:
+        self.integration = integration
+        self.library = f"neuronscope.{integration.name}"
+        self.everything = False
+        self.active = True
+        self.installed: set[str] = set()
+        self.missing: set[str] = set()
+        self._objects: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._undo: list[Undo] = []
+
+    def install(self) -> None:
+        """Wrap everything now loaded, and the rest when it is imported."""
+        for module, work in self._by_module().items():
+            self._undo.append(after_import(module, functools.partial(self._on_import, work)))
+
+    def uninstall(self) -> None:
+        """Restore every function; wrappers that others have wrapped meanwhile only pass through."""
+        self.active = False
+        for undo in reversed(self._undo):
+            GUARD.call("wrap.uninstall", undo)
+        self._undo.clear()
+
+    def include(self, obj: Any) -> None:
+        """Observe this object."""
+        self._objects.add(obj)
+
+    def covers(self, instance: Any) -> bool:
+        """Is a call on `instance` to be observed?"""
+        return ENGINE.active and self.active and (self.everything or self._included(instance))
+
+    def _included(self, instance: Any) -> bool:
+        return any(instance is obj for obj in self._objects)
+
+    def _by_module(self) -> dict[str, list[Callable[[ModuleType], None]]]:
+        work: dict[str, list[Callable[[ModuleType], None]]] = {}
+        integration = self.integration
+        for method in integration.methods:
+            work.setdefault(_module(method.target), []).append(functools.partial(self._wrap, method))
+        for handoff in integration.handoffs:
+            work.setdefault(_module(handoff.target), []).append(functools.partial(self._carry, handoff))
+        for target in integration.copies:
+            work.setdefault(_module(target), []).append(functools.partial(self._follow, target))
+        if integration.install is not None:
+            for module in integration.modules:
+                work.setdefault(module, []).append(self._hand_over)
+        return work
+
+    def _on_import(self, work: list[Callable[[ModuleType], None]], module: ModuleType) -> None:
+        for step in work:
+            GUARD.call(f"wrap.{self.integration.name}", step, module)
+
+    def _hand_over(self, module: ModuleType) -> None:
+        install = self.integration.install
+        if install is not None and self.active:
+            self._undo.append(install(ENGINE, module.__name__))
+            self.installed.add(module.__name__)
+
+    def _wrap(self, method: WrappedMethod, module: ModuleType) -> None:
+        original = self._find(method.target, module, optional=method.optional)
+        if original is not None:
+            self._replace(method.target, module, original, wrapper_for(self, method, original))
+
+    def _carry(self, handoff: HandOff, module: ModuleType) -> None:
+        original = self._find(handoff.target, module, optional=True)
+        if original is not None:
+            self._replace(handoff.target, module, original, _carrier(self, handoff, original))
+
+    def _follow(self, target: str, module: ModuleType) -> None:
+        original = self._find(target, module, optional=True)
+        if original is not None:
+            self._replace(target, module, original, _follower(self, original))
+
+    def _find(self, target: str, module: ModuleType, *, optional: bool) -> Callable[..., Any] | None:
+        owner, name = _owner(target, module)
+        function = None if owner is None else vars(owner).get(name)
+        if inspect.isfunction(function):
+            return None if getattr(function, "__neuronscope__", None) is self else function
+        if not optional:
+            self.missing.add(target)
+        return None
+
+    def _replace(
+        self, target: str, module: ModuleType, original: Callable[..., Any], wrapper: Callable[..., Any]
+    ) -> None:
+        owner, name = _owner(target, module)
+        wrapper.__neuronscope__ = self  # type: ignore[attr-defined]
+        setattr(owner, name, wrapper)
+        self.installed.add(target)
+
+        def undo() -> None:
+            if vars(owner).get(name) is wrapper:
+                setattr(owner, name, original)
+
+        self._undo.append(undo)
+
+
+def wrapper_for(
+    installation: Installation, method: WrappedMethod, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The wrapper of one method."""
+    site = f"{installation.library}.{original.__qualname__}"
+    is_method = "." in method.target.partition(":")[2]
+    parameters = tuple(inspect.signature(original).parameters)[1 if is_method else 0 :]
+    library, name, begin = installation.library, original.__name__, ENGINE.begin
+
+    def open_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        instance, rest = (args[0], args[1:]) if is_method else (None, args)
+        if not installation.covers(instance):
+            return None
+        return begin(method, library, name, instance, parameters, rest, kwargs)
+
+    if inspect.iscoroutinefunction(original):
+
+        @functools.wraps(original)
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            opened = GUARD.call(site, open_call, args, kwargs)
+            if opened is None:
+                return await original(*args, **kwargs)
+            invocation, call_args, call_kwargs = opened
+            try:
+                result = await original(*args[: is_method], *call_args, **call_kwargs)
+            except BaseException as error:
+                GUARD.call(site, invocation.fail, error)
+                raise
+            GUARD.call(site, invocation.succeed, result)
+            return result
+
+        return async_wrapper
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        opened = GUARD.call(site, open_call, args, kwargs)
+        if opened is None:
+            return original(*args, **kwargs)
+        invocation, call_args, call_kwargs = opened
+        try:
+            result = original(*args[: is_method], *call_args, **call_kwargs)
+        except BaseException as error:
+            GUARD.call(site, invocation.fail, error)
+            raise
+        GUARD.call(site, invocation.succeed, result)
+        return result
+
+    return wrapper
+
+
+def _carrier(
+    installation: Installation, handoff: HandOff, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A wrapper that runs the handed-over callable in the caller's context."""
+    parameters = tuple(inspect.signature(original).parameters)
+    index = parameters.index(handoff.parameter)
+
+    def with_context(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not (ENGINE.active and installation.active):
+            return None
+        context = contextvars.copy_context()
+        if handoff.parameter in kwargs:
+            function = kwargs[handoff.parameter]
+            return args, {**kwargs, handoff.parameter: functools.partial(context.run, function)}
+        function = args[index]
+        return (*args[:index], functools.partial(context.run, function), *args[index + 1 :]), kwargs
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        changed = GUARD.call(f"handoff.{handoff.target}", with_context, args, kwargs)
+        if changed is None:
+            return original(*args, **kwargs)
+        return original(*changed[0], **changed[1])
+
+    return wrapper
+
+
+def _follower(installation: Installation, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A wrapper that includes the result of `original` when its instance is included."""
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if args and GUARD.call("wrap.copies", installation.covers, args[0]):
+            GUARD.call("wrap.copies", installation.include, result)
+        return result
+
+    return wrapper
+
+
+def _module(target: str) -> str:
+    return target.partition(":")[0]
+
+
+def _owner(target: str, module: ModuleType) -> tuple[Any, str]:
+    """The object that holds the attribute (None if absent), and the attribute's name."""
+    *path, name = target.partition(":")[2].split(".")
+    owner: Any = module
+    for part in path:
+        owner = getattr(owner, part, None)
+        if owner is None:
+            break
+    return owner, name

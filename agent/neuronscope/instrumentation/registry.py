@@ -1,0 +1,146 @@
+"""How adapters are found: a lazy built-in table, entry points for outsiders, and `register_adapter`.
+
+The table holds strings, so that `neuronscope` imports no adapter, and no adapter its library, before it
+is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Final, cast
+
+from neuronscope.exceptions import AdapterNotFoundError, ConfigError
+from neuronscope.instrumentation import BackendAdapter, ClientIntegration
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where an adapter is.
+
+    Attributes:
+        target: ``"module:OBJECT"``.
+        distribution: what it observes, as installed by pip.
+        extra: NeuronScope's extra that installs it.
+    """
+
+    target: str
+    distribution: str
+    extra: str | None = None
+
+    def load(self) -> Any:
+        """Import the adapter."""
+        module, _, name = self.target.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+CLIENTS: Final[dict[str, Entry]] = {
+    "uvicorn": Entry("neuronscope_instrumentation.asgi:UVICORN", "uvicorn", "server"),
+    "openai": Entry("neuronscope_instrumentation.openai:OPENAI", "openai", "openai"),
+    "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
+    "sentence_transformers": Entry(
+        "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",
+        "sentence-transformers",
+        "sentence-transformers",
+    ),
+    "transformers": Entry(
+        "neuronscope_instrumentation.transformers:TRANSFORMERS", "transformers", "transformers"
+    ),
+}
+# In order of precedence, after what the user registered.
+BACKENDS: Final[dict[str, Entry]] = {
+    "torch": Entry("neuronscope_instrumentation.torch:ADAPTER", "torch", "torch"),
+}
+ENTRY_POINT_GROUP: Final = "neuronscope.adapters"
+
+_registered_clients: dict[str, ClientIntegration] = {}
+_registered_backends: dict[str, BackendAdapter] = {}
+
+
+def register_adapter(adapter: BackendAdapter | ClientIntegration) -> None:
+    """Add an adapter of one's own; one of the same name replaces a built-in one.
+
+    Raises:
+        ConfigError: the object is neither a `ClientIntegration` nor a `BackendAdapter`.
+    """
+    if isinstance(adapter, ClientIntegration):
+        _registered_clients[adapter.name] = adapter
+    elif isinstance(adapter, BackendAdapter):
+        _registered_backends[adapter.name] = adapter
+    else:
+        raise ConfigError(
+            "an adapter must be a ns.ClientIntegration or have the methods of ns.BackendAdapter "
+            f"(name, matches, list_layers, install_observer_hook, remove_hooks, fingerprint_model); got "
+            f"{type(adapter).__name__}"
+        )
+
+
+def unregister_adapter(name: str) -> None:
+    """Take back `register_adapter`; unknown names are ignored."""
+    _registered_clients.pop(name, None)
+    _registered_backends.pop(name, None)
+
+
+def client_names() -> list[str]:
+    """Names of all client integrations known, built-in ones first."""
+    return list(dict.fromkeys([*CLIENTS, *_registered_clients, *_outside(ClientIntegration)]))
+
+
+def client(name: str) -> ClientIntegration:
+    """The client integration of that name.
+
+    Raises:
+        AdapterNotFoundError: there is none.
+    """
+    if name in _registered_clients:
+        return _registered_clients[name]
+    if name in CLIENTS:
+        return cast(ClientIntegration, CLIENTS[name].load())
+    found = _outside(ClientIntegration).get(name)
+    if found is None:
+        raise AdapterNotFoundError(f"no client adapter is called {name!r}. There are: {', '.join(client_names())}")
+    return cast(ClientIntegration, found)
+
+
+def backends() -> Iterator[BackendAdapter]:
+    """Model runtimes in order of precedence: the user's own, built-in ones, other packages'."""
+    yield from _registered_backends.values()
+    for entry in BACKENDS.values():
+        yield cast(BackendAdapter, entry.load())
+    yield from cast("dict[str, BackendAdapter]", _outside(BackendAdapter)).values()
+
+
+def backend_for(model: object, name: str | None = None) -> BackendAdapter:
+    """The adapter that handles `model`; `name` asks for one in particular.
+
+    Raises:
+        AdapterNotFoundError: none matches, or none has that name.
+    """
+    known = list(backends())
+    if name is not None:
+        for adapter in known:
+            if adapter.name == name:
+                return adapter
+        raise AdapterNotFoundError(
+            f"no model adapter is called {name!r}. There are: {', '.join(a.name for a in known)}"
+        )
+    for adapter in known:
+        if adapter.matches(model):
+            return adapter
+    raise AdapterNotFoundError(
+        f"no adapter handles a {type(model).__module__}.{type(model).__qualname__}. Tried: "
+        f"{', '.join(adapter.name for adapter in known)}. Write one (ns.BackendAdapter) and pass it to "
+        "ns.registry.register_adapter."
+    )
+
+
+def _outside(kind: type) -> dict[str, Any]:
+    """Adapters that other installed packages bring by entry point."""
+    found: dict[str, Any] = {}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        adapter = point.load()
+        if isinstance(adapter, kind):
+            found[point.name] = adapter
+    return found

@@ -1,0 +1,170 @@
+"""The process-wide agent: settings, engine, exporters, and what is instrumented."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from neuronscope.engine import ENGINE
+from neuronscope.engine.content import Redactor
+from neuronscope.engine.guard import GUARD
+from neuronscope.engine.wrap import Installation
+from neuronscope.exceptions import AdapterNotFoundError
+from neuronscope.exporters import Exporter, ExporterContext
+from neuronscope.exporters.registry import make_exporters
+from neuronscope.instrumentation import registry
+from neuronscope.settings import OverheadAction, Settings
+
+_lock = threading.RLock()
+_installations: dict[str, Installation] = {}
+_current: Platform | None = None
+
+
+class Platform:
+    """Starts observation in this process; a later one replaces it.
+
+    Args:
+        max_overhead_pct: budget of observation, in per cent of the observed time.
+        overhead_action: what happens beyond it: ``"warn"``, ``"reduce"`` or ``"abort"``.
+        exporters: exporters of your own, beside those that the settings configure.
+        redactor: ``(attribute key, text) -> text``, applied to content before anything is encoded; where it
+            raises or takes longer than 50 ms the text becomes its hash and length.
+        settings: any other `Settings` field.
+
+    Raises:
+        ConfigError: a setting cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_overhead_pct: float | None = None,
+        overhead_action: OverheadAction | None = None,
+        exporters: Sequence[Exporter] = (),
+        redactor: Redactor | None = None,
+        **settings: Any,
+    ) -> None:
+        self.settings = Settings.load(
+            max_overhead_pct=max_overhead_pct, overhead_action=overhead_action, **settings
+        )
+        self._exporters = tuple(exporters)
+        global _current
+        with _lock:
+            ENGINE.start(self.settings, self._make_exporters, redactor)
+            ENGINE.watch_model = _watch_model
+            _current = self
+
+    def _make_exporters(self, context: ExporterContext) -> Sequence[Exporter]:
+        return [*make_exporters(context, ENGINE.count_exported), *self._exporters]
+
+    @property
+    def overhead_pct(self) -> float:
+        """Accounted cost of observation so far, in per cent of the observed time."""
+        return ENGINE.budget.overhead_pct
+
+    def instrument(self, *names: str) -> None:
+        """Same as `ns.instrument`."""
+        instrument(*names)
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Same as `ns.flush`."""
+        return flush(timeout_s)
+
+    def shutdown(self) -> None:
+        """Stop observing, uninstrument everything, and flush within the exit timeout."""
+        global _current
+        with _lock:
+            uninstrument()
+            ENGINE.stop(self.settings.exit_timeout_s)
+            if _current is self:
+                _current = None
+
+    def __enter__(self) -> Platform:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+
+def current() -> Platform:
+    """The process's platform; started from the environment if there is none yet."""
+    with _lock:
+        if _current is None or not ENGINE.running:
+            Platform()
+        assert _current is not None  # noqa: S101 - Platform() has just set it; for the type checkers
+        return _current
+
+
+def instrument(*names: str) -> None:
+    """Observe every object of these libraries; without names, those that `Settings.instrument` lists.
+
+    Libraries that are not imported yet are instrumented when they are.
+
+    Raises:
+        AdapterNotFoundError: no adapter has that name.
+    """
+    settings = current().settings
+    if not names:
+        names = settings.instrument
+    wanted = registry.client_names() if "all" in names else list(names)
+    for name in wanted:
+        if name not in settings.disable:
+            installation(name).everything = True
+
+
+def uninstrument(*names: str) -> None:
+    """Restore the functions of these libraries; without names, of all."""
+    with _lock:
+        for name in names or tuple(_installations):
+            installed = _installations.pop(name, None)
+            if installed is not None:
+                installed.uninstall()
+
+
+def installation(name: str) -> Installation:
+    """The installation of an adapter, made when first asked for."""
+    with _lock:
+        installed = _installations.get(name)
+        if installed is None:
+            installed = Installation(registry.client(name))
+            _installations[name] = installed
+            installed.install()
+        return installed
+
+
+def installations() -> dict[str, Installation]:
+    """What is installed, by adapter name."""
+    with _lock:
+        return dict(_installations)
+
+
+def instrument_object(name: str, obj: Any) -> Any:
+    """Observe one object of a library; returns it, unchanged."""
+    current()
+    installation(name).include(obj)
+    return obj
+
+
+def flush(timeout_s: float = 10.0) -> bool:
+    """Export everything recorded so far; True if it all went within `timeout_s` seconds."""
+    return ENGINE.flush(timeout_s)
+
+
+def _watch_model(model: Any, span: Any) -> Any:
+    from neuronscope.layers import watch_call
+
+    try:
+        return watch_call(model, span)
+    except AdapterNotFoundError:
+        return None
+
+
+def _at_exit() -> None:
+    GUARD.call("platform.exit", ENGINE.stop, ENGINE.settings.exit_timeout_s)
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=lambda: GUARD.call("platform.fork", ENGINE.restart_in_child))

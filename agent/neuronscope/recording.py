@@ -1,0 +1,78 @@
+"""What a scope records: the spans and layer records that belong to it, within a byte limit."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from neuronscope.signals.records import Fidelity, LayerRecord, SpanRecord
+
+if TYPE_CHECKING:
+    from neuronscope.governor import Budget
+
+
+class Recording:
+    """Collects records for one scope, and passes them on to the scope around it.
+
+    Filled by the worker, read by the scope's owner.  Beyond `max_bytes` of tensors further ones keep
+    only their summary, and `tensors_dropped` counts them.
+
+    Attributes:
+        budget: the overhead budget of the scope.
+    """
+
+    def __init__(self, name: str, budget: Budget, max_bytes: int, parent: Recording | None = None) -> None:
+        self.name = name
+        self.budget = budget
+        self.parent = parent
+        self.tensors_dropped = 0
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._spans: list[SpanRecord] = []
+        self._layers: list[LayerRecord] = []
+
+    def add_span(self, span: SpanRecord) -> None:
+        """Take a finished span."""
+        with self._lock:
+            self._spans.append(span)
+        if self.parent is not None:
+            self.parent.add_span(span)
+
+    def add_layer(self, record: LayerRecord) -> None:
+        """Take a layer record; its tensor only while the byte limit allows."""
+        kept = record
+        with self._lock:
+            if record.tensor is not None:
+                if self._bytes + record.nbytes > self._max_bytes:
+                    kept = dataclasses.replace(record, tensor=None, fidelity=Fidelity.SUMMARY)
+                    self.tensors_dropped += 1
+                else:
+                    self._bytes += record.nbytes
+            self._layers.append(kept)
+        if self.parent is not None:
+            self.parent.add_layer(record)
+
+    def spans(self) -> list[SpanRecord]:
+        """The spans so far, in order of their start."""
+        with self._lock:
+            return sorted(self._spans, key=lambda span: span.start_unix_ns)
+
+    def layers(self) -> list[LayerRecord]:
+        """The layer records so far, in the order they were taken."""
+        with self._lock:
+            return list(self._layers)
+
+    def within(self, other: Recording) -> bool:
+        """True if this recording is `other`, or inside it."""
+        inner: Recording | None = self
+        while inner is not None:
+            if inner is other:
+                return True
+            inner = inner.parent
+        return False
+
+
+CURRENT: ContextVar[Recording | None] = ContextVar("neuronscope_recording", default=None)
