@@ -7,7 +7,7 @@
     ├── AdapterNotFoundError (LookupError)    no adapter for an object or a name
     ├── MissingDependencyError (ImportError)  an extra is not installed
     ├── LayerNotFoundError (LookupError)      a layer id or pattern matches nothing
-    ├── UnsupportedTensorError (ValueError)   a tensor of a kind that has no summary or no host copy
+    ├── UnsupportedTensorError (TypeError)    a tensor that cannot be summarised or copied
     ├── NszError (ValueError)                 a `.nsz` file that is not one, or is damaged
     │   └── NszLimitError                     a file that asks for more than the reader allows
     └── OverheadBudgetExceeded (RuntimeError) raised at a scope's exit, never inside a call
@@ -44,8 +44,10 @@ class LayerNotFoundError(NeuronscopeError, LookupError):
     """A layer id or pattern matches no layer of the model."""
 
 
-class UnsupportedTensorError(NeuronscopeError, ValueError):
-    """A snapshot cannot read its tensor; whoever asked counts a skip by `reason` and goes on.
+class UnsupportedTensorError(NeuronscopeError, TypeError):
+    """A tensor whose kind (meta, sparse, quantised, …) has no host values to summarise or copy.
+
+    Whoever asked counts a skip by `reason` and goes on.
 
     Attributes:
         reason: why, from a small set of words fit for a label (``"meta"``, ``"layout:sparse_coo"``).
