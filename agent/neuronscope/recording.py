@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import weakref
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from neuronscope.engine.guard import GUARD
 from neuronscope.signals.records import Fidelity, LayerRecord, SpanRecord
 
 if TYPE_CHECKING:
+    from neuronscope.engine.span import LightSpan
     from neuronscope.governor import Budget
+    from neuronscope.layers import ModelCall
 
 
 class Recording:
@@ -21,6 +26,7 @@ class Recording:
 
     Attributes:
         budget: the overhead budget of the scope.
+        root: the scope's own span.
     """
 
     def __init__(self, name: str, budget: Budget, max_bytes: int, parent: Recording | None = None) -> None:
@@ -28,11 +34,15 @@ class Recording:
         self.budget = budget
         self.parent = parent
         self.tensors_dropped = 0
+        self.root: LightSpan | None = None
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lock = threading.Lock()
         self._spans: list[SpanRecord] = []
         self._layers: list[LayerRecord] = []
+        self._cleanup: list[Callable[[], None]] = []
+        self._probed: list[weakref.ref[Any]] = []
+        self._unattributed: dict[str, ModelCall] = {}
 
     def add_span(self, span: SpanRecord) -> None:
         """Take a finished span."""
@@ -64,6 +74,31 @@ class Recording:
         """The layer records so far, in the order they were taken."""
         with self._lock:
             return list(self._layers)
+
+    def probe(self, model: Any) -> None:
+        """Remember that this scope has probes of its own on `model`."""
+        self._probed.append(weakref.ref(model))
+
+    def probes(self, model: Any) -> bool:
+        """Has this scope, or one around it, probes of its own on `model`?"""
+        mine = any(ref() is model for ref in self._probed)
+        return mine or (self.parent is not None and self.parent.probes(model))
+
+    def unattributed(self, model: str) -> ModelCall:
+        """Where runs of a model are counted that belong to no span."""
+        from neuronscope.layers import ModelCall
+
+        with self._lock:
+            return self._unattributed.setdefault(model, ModelCall(model))
+
+    def on_exit(self, step: Callable[[], None]) -> None:
+        """Run `step` when the scope ends: so do the probes attached in it come off."""
+        self._cleanup.append(step)
+
+    def end(self) -> None:
+        """The scope ends."""
+        while self._cleanup:
+            GUARD.call("scope.cleanup", self._cleanup.pop())
 
     def within(self, other: Recording) -> bool:
         """True if this recording is `other`, or inside it."""

@@ -227,11 +227,14 @@ class Engine:
         library: str,
         attributes: dict[str, Any],
         carrier: Mapping[str, str] | None = None,
+        *,
+        nested: bool = False,
     ) -> tuple[LightSpan, otel_context.Context] | None:
         """Open a span for an adapter with a seam of its own; the context has it as current span.
 
         Args:
             carrier: headers of an incoming request: their trace context becomes the parent.
+            nested: a span of the same library may be open around it.
         """
         if not self.active:
             return None
@@ -239,7 +242,7 @@ class Engine:
         if carrier is not None:
             current = extract(carrier, current)
         parent = trace.get_current_span(current)
-        if self._covered(current, parent, library):
+        if not nested and self._covered(current, parent, library):
             return None
         span = self._open(name, kind, library, attributes, current, parent.get_span_context())
         self.budget.enter()

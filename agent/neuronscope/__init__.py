@@ -1,0 +1,135 @@
+"""NeuronScope: from the alert to the neuron.
+
+An observability agent for services built on models.  ``import neuronscope as ns``:
+
+- `ns.instrument` observes the libraries a service uses; ``neuronscope run`` does it without any code.
+- `ns.Scope` records a block; `ns.load` reads a recording back.
+- `ns.Model.wrap` lists a model's layers and attaches probes.
+- `ns.Platform` sets budget, exporters and everything else of the process.
+
+Importing this package imports no framework and no provider SDK; names are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from neuronscope._version import __version__
+
+if TYPE_CHECKING:
+    from neuronscope import hooks, probes, testing
+    from neuronscope.artifact import Artifact, load
+    from neuronscope.dataset import Dataset
+    from neuronscope.exceptions import (
+        AdapterNotFoundError,
+        ConfigError,
+        LayerNotFoundError,
+        MissingDependencyError,
+        NeuronscopeError,
+        NszError,
+        NszLimitError,
+        OverheadBudgetExceeded,
+        UnsupportedTensorError,
+    )
+    from neuronscope.fingerprint import fingerprint
+    from neuronscope.instrumentation import BackendAdapter, ClientIntegration, registry
+    from neuronscope.model import Model
+    from neuronscope.platform import Platform, flush, instrument, uninstrument
+    from neuronscope.scope import Scope
+    from neuronscope.settings import Settings
+    from neuronscope.signals.records import Fidelity, LayerRecord, SpanRecord
+    from neuronscope.signals.tensors import LayerSpec, TensorSnapshot, TensorSummary
+    from neuronscope.signals.views import LLMSpan, RetrievalSpan
+
+_NAMES = {
+    "Artifact": "artifact",
+    "load": "artifact",
+    "Dataset": "dataset",
+    "AdapterNotFoundError": "exceptions",
+    "ConfigError": "exceptions",
+    "LayerNotFoundError": "exceptions",
+    "MissingDependencyError": "exceptions",
+    "NeuronscopeError": "exceptions",
+    "NszError": "exceptions",
+    "NszLimitError": "exceptions",
+    "OverheadBudgetExceeded": "exceptions",
+    "UnsupportedTensorError": "exceptions",
+    "fingerprint": "fingerprint",
+    "BackendAdapter": "instrumentation",
+    "ClientIntegration": "instrumentation",
+    "Model": "model",
+    "Platform": "platform",
+    "flush": "platform",
+    "instrument": "platform",
+    "uninstrument": "platform",
+    "Scope": "scope",
+    "Settings": "settings",
+    "Fidelity": "signals.records",
+    "LayerRecord": "signals.records",
+    "SpanRecord": "signals.records",
+    "LayerSpec": "signals.tensors",
+    "TensorSnapshot": "signals.tensors",
+    "TensorSummary": "signals.tensors",
+    "LLMSpan": "signals.views",
+    "RetrievalSpan": "signals.views",
+}
+_MODULES = {
+    "hooks": "hooks",
+    "probes": "probes",
+    "registry": "instrumentation.registry",
+    "testing": "testing",
+}
+
+__all__ = [
+    "AdapterNotFoundError",
+    "Artifact",
+    "BackendAdapter",
+    "ClientIntegration",
+    "ConfigError",
+    "Dataset",
+    "Fidelity",
+    "LLMSpan",
+    "LayerNotFoundError",
+    "LayerRecord",
+    "LayerSpec",
+    "MissingDependencyError",
+    "Model",
+    "NeuronscopeError",
+    "NszError",
+    "NszLimitError",
+    "OverheadBudgetExceeded",
+    "Platform",
+    "RetrievalSpan",
+    "Scope",
+    "Settings",
+    "SpanRecord",
+    "TensorSnapshot",
+    "TensorSummary",
+    "UnsupportedTensorError",
+    "__version__",
+    "fingerprint",
+    "flush",
+    "hooks",
+    "instrument",
+    "load",
+    "probes",
+    "registry",
+    "testing",
+    "uninstrument",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value: Any = import_module(f"neuronscope.{_MODULES[name]}")
+    elif name in _NAMES:
+        value = getattr(import_module(f"neuronscope.{_NAMES[name]}"), name)
+    else:
+        raise AttributeError(f"module 'neuronscope' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,173 @@
+"""`ns.Model.wrap`: a handle on an in-process model, to list its layers and attach probes to them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+from neuronscope import platform, recording
+from neuronscope.engine.guard import GUARD
+from neuronscope.exceptions import LayerNotFoundError
+from neuronscope.instrumentation import BackendAdapter, LayerCallback, ObservingBackend
+from neuronscope.instrumentation.registry import backend_for
+from neuronscope.layers import LayerObserver, model_name
+from neuronscope.probes import LayerActivations, Probe
+from neuronscope.signals.records import Fidelity
+from neuronscope.signals.tensors import LayerSpec
+
+
+class Model:
+    """A wrapped model.  The model itself is not changed, and held by this handle only.
+
+    Attributes:
+        model: the model.
+        adapter_name: name of the runtime adapter that handles it.
+        name: the model's name in records.
+    """
+
+    def __init__(self, model: Any, adapter: BackendAdapter, name: str) -> None:
+        self.model = model
+        self.name = name
+        self._adapter = adapter
+        self._undo: list[Callable[[], None]] = []
+
+    @classmethod
+    def wrap(cls, model: Any, *, adapter: str | None = None, name: str | None = None) -> Model:
+        """Wrap a model; the adapter is chosen by its type, or by name.
+
+        Raises:
+            AdapterNotFoundError: no adapter handles the object, or none has that name.
+        """
+        return cls(model, backend_for(model, adapter), name or model_name(model))
+
+    @property
+    def adapter_name(self) -> str:
+        """``"torch"``, …"""
+        return self._adapter.name
+
+    @cached_property
+    def layers(self) -> list[LayerSpec]:
+        """The computing (leaf) layers; containers can be probed by path as well."""
+        return self._adapter.list_layers(self.model)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A stable fingerprint of architecture and weights."""
+        return self._adapter.fingerprint_model(self.model)
+
+    def attach_probe(
+        self,
+        layers: Sequence[str] | str,
+        kind: type[Probe] | Probe = LayerActivations,
+        *,
+        fidelity: Fidelity | str | None = None,
+    ) -> list[str]:
+        """Observe layers from now on; inside a scope until it ends, else until `detach`.
+
+        Args:
+            layers: dotted paths or patterns (``"model.layers.*"``).
+            kind: what to observe.
+            fidelity: ``"full"`` or ``"summary"``; the budget may lower it.
+
+        Returns:
+            Ids of the layers now observed.
+
+        Raises:
+            LayerNotFoundError: a path or pattern matches no layer; nothing is attached then.
+        """
+        platform.current()
+        probe = kind() if isinstance(kind, type) else kind
+        want = probe.fidelity if fidelity is None else Fidelity(fidelity)
+        found = self._find([layers] if isinstance(layers, str) else layers)
+        scope = recording.CURRENT.get()
+        undo = [
+            self._observe(layer, LayerObserver(self.name, layer, want, type(probe).__name__, scope, probe.role))
+            for layer in found
+        ]
+        if scope is None:
+            self._undo += undo
+        else:
+            scope.probe(self.model)
+            for step in undo:
+                scope.on_exit(step)
+        return found
+
+    def detach(self) -> None:
+        """Remove the probes attached outside of scopes."""
+        while self._undo:
+            GUARD.call("model.detach", self._undo.pop())
+
+    def _find(self, patterns: Sequence[str]) -> list[str]:
+        found: dict[str, None] = {}
+        for pattern in patterns:
+            found.update(dict.fromkeys(self._match(pattern)))
+        return list(found)
+
+    def _match(self, pattern: str) -> list[str]:
+        if isinstance(self._adapter, ObservingBackend):
+            return self._adapter.match_layers(self.model, pattern)
+        import fnmatch
+
+        ids = [layer.id for layer in self.layers]
+        matching = [layer for layer in ids if layer == pattern] or fnmatch.filter(ids, pattern)
+        if not matching:
+            raise LayerNotFoundError(f"{pattern!r} matches none of the model's {len(ids)} layers, e.g. {ids[:3]}")
+        return matching
+
+    def _observe(self, layer: str, callback: LayerCallback) -> Callable[[], None]:
+        if isinstance(self._adapter, ObservingBackend):
+            return self._adapter.observe_layer(self.model, layer, callback)
+        return _SHARED.observe(self._adapter, self.model, layer, callback)
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, adapter={self.adapter_name!r}, layers={len(self.layers)})"
+
+
+class _SharedHooks:
+    """Lets several scopes share the hooks of an adapter that can only remove all of them at once.
+
+    One hook per layer is installed for all; it calls whoever still watches, and goes when nobody does.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._watchers: weakref.WeakKeyDictionary[Any, dict[str, list[LayerCallback]]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def observe(
+        self, adapter: BackendAdapter, model: Any, layer: str, callback: LayerCallback
+    ) -> Callable[[], None]:
+        with self._lock:
+            layers = self._watchers.setdefault(model, {})
+            watching = layers.get(layer)
+            if watching is None:
+                watching = layers[layer] = []
+                adapter.install_observer_hook(model, layer, _dispatcher(watching))
+            watching.append(callback)
+        model_ref = weakref.ref(model)
+
+        def undo() -> None:
+            with self._lock:
+                if callback in watching:
+                    watching.remove(callback)
+                observed = model_ref()
+                if observed is not None and not any(layers.values()) and self._watchers.get(observed) is layers:
+                    del self._watchers[observed]
+                    adapter.remove_hooks(observed)
+
+        return undo
+
+
+def _dispatcher(watching: list[LayerCallback]) -> LayerCallback:
+    def call(snapshot: Any) -> None:
+        for callback in tuple(watching):
+            GUARD.call("model.probe", callback, snapshot)
+
+    return call
+
+
+_SHARED = _SharedHooks()

@@ -1,0 +1,136 @@
+"""`ns.Scope`: a root span, and a recording of everything that happens in it."""
+
+from __future__ import annotations
+
+from contextvars import Token
+from os import PathLike
+from types import TracebackType
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry.trace import SpanKind, StatusCode
+
+from neuronscope import platform, recording
+from neuronscope.artifact import Artifact, Telemetry
+from neuronscope.engine import ENGINE
+from neuronscope.engine.invocation import type_name
+from neuronscope.engine.span import LightSpan
+from neuronscope.governor import Budget
+from neuronscope.recording import Recording
+from neuronscope.settings import OverheadAction, Settings
+from neuronscope.signals import names
+
+LIBRARY = "neuronscope.scope"
+
+
+class Scope:
+    """Records what happens in a `with` block, in this thread and wherever its context is carried.
+
+    Scopes nest; an outer one also holds what inner ones record.
+
+    Args:
+        name: name of the root span.
+        max_overhead_pct: overrides the platform's budget for this scope.
+        overhead_action: overrides the platform's action beyond the budget.
+
+    Raises:
+        OverheadBudgetExceeded: at the end of the block, if observation cost more than twice its budget (or
+            more than the budget, with ``overhead_action="abort"``).  The data is kept; an exception of the
+            block's own is never replaced.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_overhead_pct: float | None = None,
+        overhead_action: OverheadAction | None = None,
+    ) -> None:
+        settings = platform.current().settings
+        # Checked like any setting.
+        checked = Settings(
+            max_overhead_pct=settings.max_overhead_pct if max_overhead_pct is None else max_overhead_pct,
+            overhead_action=settings.overhead_action if overhead_action is None else overhead_action,
+        )
+        self.name = name
+        self._budget = Budget(checked.max_overhead_pct, checked.overhead_action)
+        self._max_bytes = settings.scope_max_bytes
+        self._recording: Recording | None = None
+        self._token: Token[Recording | None] | None = None
+        self._context: Any = None
+        self._context_token: Any = None
+        self._span: LightSpan | None = None
+
+    # --- the block ---------------------------------------------------------------------------------
+    def __enter__(self) -> Scope:
+        if self._recording is not None:
+            raise RuntimeError(f"the scope {self.name!r} has been used already; make a new ns.Scope for each block")
+        self._recording = Recording(self.name, self._budget, self._max_bytes, recording.CURRENT.get())
+        self._token = recording.CURRENT.set(self._recording)
+        opened = ENGINE.open_span(self.name, SpanKind.INTERNAL, LIBRARY, {names.SCOPE_NAME: self.name}, nested=True)
+        if opened is not None:
+            self._span, self._context = opened
+            self._recording.root = self._span
+            self._context_token = otel_context.attach(self._context)
+        self._budget.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._budget.leave()
+        self.recording.end()
+        if self._context_token is not None and otel_context.get_current() is self._context:
+            otel_context.detach(self._context_token)
+        if self._token is not None and recording.CURRENT.get() is self._recording:
+            recording.CURRENT.reset(self._token)
+        if self._span is not None:
+            self._close_span(self._span, error)
+        exceeded = self._budget.verdict()
+        if exceeded is not None and error is None:
+            raise exceeded
+
+    async def __aenter__(self) -> Scope:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def _close_span(self, span: LightSpan, error: BaseException | None) -> None:
+        if error is not None:
+            span.own[names.ERROR_TYPE] = type_name(error)
+            span.set_status(StatusCode.ERROR)
+        state = self._budget.state
+        if self._budget.skipped or self._budget.exhausted:
+            span.own.setdefault(names.FIDELITY, state.value)
+            span.own.setdefault(names.FIDELITY_REASON, "budget")
+        ENGINE.finish(span)
+
+    # --- what was recorded ---------------------------------------------------------------------------
+    @property
+    def recording(self) -> Recording:
+        """The recording; the scope must have been entered."""
+        if self._recording is None:
+            raise RuntimeError(f"the scope {self.name!r} has not been entered: use `with ns.Scope(...) as scope:`")
+        return self._recording
+
+    @property
+    def overhead_pct(self) -> float:
+        """Accounted cost of observation in this scope, in per cent of its time."""
+        return self._budget.overhead_pct
+
+    @property
+    def artifact(self) -> Artifact:
+        """What has been recorded so far."""
+        record = self.recording
+        ENGINE.drain()
+        return Artifact(Telemetry(record.spans(), record.layers()), (dict(ENGINE.resource()),))
+
+    def save(self, path: str | PathLike[str]) -> Artifact:
+        """Write what was recorded to a `.nsz` file, atomically, and return it."""
+        artifact = self.artifact
+        artifact.save(path)
+        return artifact
+
