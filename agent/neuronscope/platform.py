@@ -153,6 +153,13 @@ def flush(timeout_s: float = 10.0) -> bool:
     return ENGINE.flush(timeout_s)
 
 
+def forget() -> None:
+    """Forget the process's platform (tests)."""
+    global _current
+    with _lock:
+        _current = None
+
+
 def _watch_model(model: Any, span: Any) -> Any:
     from neuronscope.layers import watch_call
 

@@ -1,0 +1,67 @@
+"""The command line: ``neuronscope run | demo | view``.
+
+Exit codes: 0 done; 1 the command failed, the message says why; 2 wrong usage or setting; 127 no such
+program; `run` ends with the program's own.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from neuronscope._version import __version__
+from neuronscope.exceptions import ConfigError, NeuronscopeError
+
+_COMMANDS = {
+    "demo": "neuronscope.cli.demo:demo",
+    "run": "neuronscope.cli.run:run",
+    "view": "neuronscope.cli.view:view",
+}
+
+
+class _Lazy(click.Group):
+    """Imports a command's module only when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        target = _COMMANDS.get(cmd_name)
+        if target is None:
+            return None
+        from importlib import import_module
+
+        module, _, name = target.partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="neuronscope")
+def cli() -> None:
+    """From the alert to the neuron: observe services built on models."""
+
+
+def main() -> None:
+    """The console script: clear one-line errors, and exit codes that mean something."""
+    try:
+        cli(standalone_mode=False)
+    except click.UsageError as error:
+        _fail(error.format_message(), 2, error.ctx)
+    except click.ClickException as error:
+        _fail(error.format_message(), error.exit_code)
+    except click.exceptions.Exit as request:
+        sys.exit(request.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except ConfigError as error:
+        _fail(str(error), 2)
+    except (NeuronscopeError, OSError) as error:
+        _fail(str(error), 1)
+
+
+def _fail(message: str, code: int, ctx: click.Context | None = None) -> None:
+    hint = f" Try `{ctx.command_path} --help`." if ctx is not None else ""
+    click.echo(f"neuronscope: {message}{hint}", err=True)
+    sys.exit(code)

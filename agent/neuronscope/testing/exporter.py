@@ -1,0 +1,49 @@
+"""An exporter for tests."""
+
+from __future__ import annotations
+
+import threading
+
+from neuronscope.signals.records import Batch, LayerRecord, SpanRecord
+
+
+class InMemoryExporter:
+    """Keeps every record it is given.  Thread-safe."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spans: list[SpanRecord] = []
+        self._layers: list[LayerRecord] = []
+
+    @property
+    def spans(self) -> list[SpanRecord]:
+        """Spans so far, in the order they were exported."""
+        with self._lock:
+            return list(self._spans)
+
+    @property
+    def layers(self) -> list[LayerRecord]:
+        """Layer records so far."""
+        with self._lock:
+            return list(self._layers)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._spans.clear()
+            self._layers.clear()
+
+    def export(self, batch: Batch) -> None:
+        """Keep a batch."""
+        with self._lock:
+            self._spans += batch.spans
+            self._layers += batch.layers
+
+    def flush(self, timeout_s: float) -> bool:  # noqa: ARG002 - the contract's signature
+        """Nothing is buffered."""
+        return True
+
+    def shutdown(self, timeout_s: float) -> None:
+        """Records stay readable."""
