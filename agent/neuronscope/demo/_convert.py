@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import cast
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedTokenizerBase
 
 
 def convert(gguf: Path, folder: Path) -> None:
     """Write configuration, weights, tokenizer and chat template of `gguf` into `folder`."""
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer = cast(
+        "PreTrainedTokenizerBase", AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    )
     # Without `dequantize` the model keeps its packed weights, and those cannot be saved.
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent,
@@ -23,8 +26,6 @@ def convert(gguf: Path, folder: Path) -> None:
         dtype=torch.float32,
         quantization_config=GgufConfig(dequantize=True),
     )
-    # The configuration keeps the converter's name for the model, which would appear in telemetry.
-    model.config._name_or_path = folder.name
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

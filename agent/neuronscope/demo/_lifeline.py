@@ -32,7 +32,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     program = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_child_preparation()
+        command,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=_child_preparation(),  # noqa: PLW1509 - unsafe beside threads, and there are none here
     )
     while program.poll() is None and not _starter_is_gone():
         pass

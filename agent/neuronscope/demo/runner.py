@@ -254,6 +254,7 @@ class DemoProcesses:
         env = {
             **os.environ,
             **_COMMON_ENVIRONMENT,
+            **_without_proxy(os.environ),
             **self._environment,
             "OTEL_SERVICE_NAME": program.name,
             **program.env,
@@ -331,15 +332,20 @@ _COMMON_ENVIRONMENT = {
     # More threads than free cores make a small model several times slower.
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # Everything is on this machine: no look-ups at a model hub, no question for newer versions, no proxy.
+    # Everything is on this machine: no look-ups at a model hub and no question for newer versions.
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_UPDATE_CHECK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "NO_PROXY": "127.0.0.1,localhost",
-    "no_proxy": "127.0.0.1,localhost",
     # Logs are quoted when a program dies; they must not be stuck in a buffer then.
     "PYTHONUNBUFFERED": "1",
 }
+
+
+def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
+    # The service calls the model by HTTP, and a proxy would be asked for this machine's own addresses.
+    own = env.get("no_proxy") or env.get("NO_PROXY") or ""
+    hosts = ",".join(filter(None, ("127.0.0.1", "localhost", own)))
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
 def _free_ports() -> tuple[int, int]:

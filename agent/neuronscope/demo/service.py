@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,7 +171,7 @@ def create_app(config: Config) -> FastAPI:
     """Build the ASGI application; models and corpus are loaded when the server starts it."""
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         handbook = await run_in_threadpool(Handbook.load, config.corpus)
         # Generation on a CPU is slow under load; a retry would only add a second one to the queue.
         with OpenAI(
@@ -182,7 +182,7 @@ def create_app(config: Config) -> FastAPI:
 
     app = FastAPI(title="Handbook assistant", lifespan=lifespan)
 
-    # Embedding and waiting for the model block, so the handler is a plain function: FastAPI runs it in a thread.
+    # Embedding and waiting for the model block, so this is a plain function, which FastAPI runs in a thread.
     @app.post("/ask")
     def ask(body: Question) -> Answer:
         assistant: Assistant = app.state.assistant
