@@ -1,0 +1,174 @@
+"""The trace tree for the terminal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from opentelemetry.trace import SpanKind, StatusCode
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+from rich.tree import Tree
+
+from neuronscope.signals import names
+from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.viewer.tree import Node, Trace
+
+MAX_LAYERS: Final = 8
+BAR_WIDTH: Final = 24
+_KIND_STYLE: Final = {SpanKind.SERVER: "bold cyan", SpanKind.CLIENT: "bold green", SpanKind.INTERNAL: "bold magenta"}
+
+
+def print_trace(console: Console, trace: Trace, *, all_layers: bool = False) -> None:
+    """Print one trace."""
+    total = max(_ends(trace.roots), default=0) - trace.start_unix_ns
+    title = Text.assemble(("trace ", "dim"), (f"{trace.trace_id:032x}", "yellow"), (f"  {ms(total / 1e6)}", "bold"))
+    tree = Tree(title, guide_style="dim")
+    for root in trace.roots:
+        _add(tree, root, trace.start_unix_ns, max(total, 1), "", all_layers)
+    if trace.orphans:
+        tree.add(Text(f"{len(trace.orphans)} layer records without a span", style="dim"))
+    console.print(tree)
+
+
+def _add(tree: Tree, node: Node, origin: int, total: int, service: str, all_layers: bool) -> None:
+    span = node.span
+    line = Text()
+    line.append(_bar(span, origin, total), style="dim")
+    line.append(f" {ms(span.duration_ms):>9}  ")
+    line.append(span.name, style=_KIND_STYLE.get(span.kind, "bold"))
+    if node.service and node.service != service:
+        line.append(f"  [{node.service}]", style="blue")
+    if span.status is StatusCode.ERROR:
+        line.append(f"  ERROR {span.attributes.get(names.ERROR_TYPE, '')}", style="bold red")
+    branch = tree.add(line)
+    for fact in facts(span):
+        branch.add(Text(fact, style="dim"))
+    for text in _layer_lines(node.layers, all_layers):
+        branch.add(text)
+    for child in node.children:
+        _add(branch, child, origin, total, node.service or service, all_layers)
+
+
+def facts(span: SpanRecord) -> Iterator[str]:
+    """What is worth a line under a span, in a person's words."""
+    get = span.attributes.get
+    if model := get(names.RESPONSE_MODEL) or (get(names.REQUEST_MODEL) if get(names.PROVIDER_NAME) else None):
+        yield " · ".join(filter(None, (f"model {model}", _tokens(span), _ending(span))))
+    if (chunk := get(names.TIME_TO_FIRST_CHUNK)) is not None:
+        yield f"first chunk after {ms(float(str(chunk)) * 1000)}, {get(names.STREAM_CHUNKS)} chunks"
+    if get(names.DB_SYSTEM):
+        yield " · ".join(filter(None, _store_words(span)))
+    if ids := get(names.RETRIEVAL_IDS):
+        yield "  ".join(_hits(ids, get(names.RETRIEVAL_SCORES)))
+    if get(names.MODEL_FORWARDS):
+        yield " · ".join(filter(None, _phases(span)))
+    if get(names.LAYERS_OBSERVED):
+        yield (
+            f"{get(names.LAYERS_OBSERVED)} layers, {get(names.LAYERS_RECORDS)} records, "
+            f"{get(names.LAYERS_SKIPPED)} not recorded ({get(names.FIDELITY_REASON) or 'nothing withheld'}), "
+            f"{get(names.LAYERS_NON_FINITE)} non-finite, fidelity {get(names.FIDELITY)}"
+        )
+    if never := get(names.LAYERS_NOT_VISITED):
+        yield "not visited: " + ", ".join(map(str, _items(never)[:MAX_LAYERS]))
+
+
+def _tokens(span: SpanRecord) -> str:
+    read, written = span.attributes.get(names.INPUT_TOKENS), span.attributes.get(names.OUTPUT_TOKENS)
+    if read is None and written is None:
+        return ""
+    return f"{'?' if read is None else read} → {'?' if written is None else written} tokens"
+
+
+def _ending(span: SpanRecord) -> str:
+    reasons = ", ".join(map(str, _items(span.attributes.get(names.FINISH_REASONS))))
+    end = span.attributes.get(names.STREAM_END)
+    return ", ".join(filter(None, (reasons and f"finish {reasons}", "" if end in (None, "complete") else str(end))))
+
+
+def _store_words(span: SpanRecord) -> Iterator[str]:
+    get = span.attributes.get
+    yield f"{get(names.DB_SYSTEM)} {get(names.DB_OPERATION) or ''} {get(names.DB_COLLECTION) or ''}".strip()
+    if (k := get(names.RETRIEVAL_TOP_K)) is not None:
+        yield f"k {k}"
+    if get(names.RETRIEVAL_EMPTY):
+        yield "EMPTY"
+    elif (margin := get(names.RETRIEVAL_MARGIN)) is not None:
+        yield f"margin {float(str(margin)):.3f}"
+    if metric := get(names.RETRIEVAL_METRIC):
+        yield str(metric)
+
+
+def _hits(ids: Any, scores: Any) -> Iterator[str]:
+    found, scored = _items(ids), _items(scores)
+    for position, hit in enumerate(found[:MAX_LAYERS]):
+        yield f"{hit} {scored[position]:.3f}" if position < len(scored) else str(hit)
+    if len(found) > MAX_LAYERS:
+        yield f"and {len(found) - MAX_LAYERS} more"
+
+
+def _phases(span: SpanRecord) -> Iterator[str]:
+    get = span.attributes.get
+    yield f"{get(names.MODEL_FORWARDS)} forwards"
+    if (prefill := get(names.MODEL_PREFILL)) is not None:
+        yield f"prefill {ms(float(str(prefill)) * 1000)}"
+    if (decode := get(names.MODEL_DECODE)) is not None:
+        yield f"decode {ms(float(str(decode)) * 1000)}"
+    if (rate := get(names.MODEL_DECODE_RATE)) is not None:
+        yield f"{float(str(rate)):.1f} tokens/s"
+
+
+def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[Text]:
+    by_layer: dict[str, list[LayerRecord]] = defaultdict(list)
+    for record in records:
+        by_layer[record.layer_id].append(record)
+    shown = list(by_layer.items())
+    hidden = 0 if all_layers else max(0, len(shown) - MAX_LAYERS)
+    width = max((len(layer) for layer in by_layer), default=0)
+    for layer, taken in shown[: len(shown) - hidden]:
+        summaries = [record.summary for record in taken if record.summary is not None]
+        if not summaries:
+            continue
+        count = len(summaries)
+        bad = sum(s.nan_count + s.inf_count for s in summaries)
+        full = sum(record.tensor is not None for record in taken)
+        yield Text.assemble(
+            (f"{layer:<{width}}", "magenta"),
+            f"  {count} steps  mean {sum(s.mean for s in summaries) / count:+.4f}"
+            f"  std {sum(s.std for s in summaries) / count:.4f}  max |x| {max(s.abs_max for s in summaries):.3f}",
+            (f"  {full} full", "dim") if full else "",
+            (f"  {bad} NON-FINITE", "bold red") if bad else "",
+        )
+    if hidden:
+        yield Text(f"and {hidden} more layers (--all-layers shows them)", style="dim")
+
+
+def _bar(span: SpanRecord, origin: int, total: int) -> str:
+    start = int(BAR_WIDTH * (span.start_unix_ns - origin) / total)
+    length = max(1, round(BAR_WIDTH * (span.end_unix_ns - span.start_unix_ns) / total))
+    start = min(max(start, 0), BAR_WIDTH - 1)
+    return ("·" * start + "█" * length)[:BAR_WIDTH].ljust(BAR_WIDTH, "·")
+
+
+def _ends(nodes: Sequence[Node]) -> Iterator[int]:
+    for node in nodes:
+        yield node.span.end_unix_ns
+        yield from _ends(node.children)
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def ms(milliseconds: float) -> str:
+    """A duration for people."""
+    if milliseconds >= 10_000:  # noqa: PLR2004 - ten seconds
+        return f"{milliseconds / 1000:.1f} s"
+    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2f} ms"  # noqa: PLR2004
+
+
+def safe(text: str) -> str:
+    """Text of a recording for rich markup."""
+    return escape(text)
