@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
+from types import FrameType
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.exceptions import NeuronscopeError
@@ -19,6 +23,27 @@ def _start() -> None:
     try:
         if platform.Platform().settings.enabled:
             platform.instrument()
+            _flush_on_sigterm()
     except NeuronscopeError as error:
         # The program matters more than its observation: it runs on, and is told once.
         sys.stderr.write(f"neuronscope: not observed: {error}\n")
+
+
+def _flush_on_sigterm() -> None:
+    """A default SIGTERM kills without `atexit`, and uvicorn ends by raising it again: flush before.
+
+    Only where nobody handles the signal; the process still dies of it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+
+    def flush(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature
+        from neuronscope.engine import ENGINE
+
+        signal.signal(signum, signal.SIG_DFL)
+        GUARD.call("auto.sigterm", ENGINE.stop, ENGINE.settings.exit_timeout_s)
+        os.kill(os.getpid(), signum)
+
+    signal.signal(signal.SIGTERM, flush)

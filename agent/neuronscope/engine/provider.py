@@ -30,7 +30,10 @@ class _Intake(SpanProcessor):
         self._take = take
 
     def on_end(self, span: ReadableSpan) -> None:
-        self._take(span)
+        scope = span.instrumentation_scope
+        # Our own calls come by the queue already, when a processor of the service made them foreign.
+        if scope is None or not scope.name.startswith("neuronscope."):
+            self._take(span)
 
     def shutdown(self) -> None:
         """Nothing to do: the platform stops the worker."""
