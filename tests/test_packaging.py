@@ -22,7 +22,8 @@ PACKAGES = {
 }
 DIST_INFO = f"neuronscope-{__version__}.dist-info"
 
-# Imports every module from the unpacked wheel while everything that only an extra brings is refused.
+# Imports from the unpacked wheel while everything that only an extra brings is refused: every module of
+# the agent, and every adapter and exporter.  (Modules inside an adapter may need its library.)
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 folder, *refused = sys.argv[1:]
@@ -38,13 +39,14 @@ sys.path.insert(0, folder)
 for package in ("neuronscope", "neuronscope_instrumentation", "neuronscope_exporters"):
     root = importlib.import_module(package)
     assert root.__file__.startswith(folder), root.__file__
-    for module in pkgutil.walk_packages(root.__path__, package + "."):
+    walk = pkgutil.walk_packages if package == "neuronscope" else pkgutil.iter_modules
+    for module in walk(root.__path__, package + "."):
         if module.name not in programs and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
             print(module.name)
 """
 OPTIONAL = ("torch", "transformers", "sentence_transformers", "openai", "qdrant_client", "uvicorn", "grpc",
-            "fastapi", "starlette", "accelerate", "gguf", "safetensors", "mcap", "psutil", "pytest",
+            "fastapi", "starlette", "accelerate", "gguf", "safetensors", "mcap", "psutil", "isal", "pytest",
             "google")  # fmt: skip
 
 
