@@ -1,0 +1,33 @@
+"""`.nsz` files: the flight recorder's exporter, writer and reader.
+
+::
+
+    recording = read("run.nsz")          # or a directory of segments, or several paths
+    recording.spans, recording.layers, recording.damage
+
+The format is specified in `docs/reference/nsz-format.md`: a strict profile of MCAP that any MCAP
+reader opens.
+"""
+
+from __future__ import annotations
+
+from neuronscope_exporters.nsz.chunks import Damage, Limits
+from neuronscope_exporters.nsz.exporter import NszExporter, create
+from neuronscope_exporters.nsz.reader import NszFile, StoredTensor
+from neuronscope_exporters.nsz.recording import Recording, load, merge, read, write
+from neuronscope_exporters.nsz.writer import NszWriter
+
+__all__ = [
+    "Damage",
+    "Limits",
+    "NszExporter",
+    "NszFile",
+    "NszWriter",
+    "Recording",
+    "StoredTensor",
+    "create",
+    "load",
+    "merge",
+    "read",
+    "write",
+]

@@ -1,0 +1,98 @@
+"""An append-only file that never keeps half an append."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+from neuronscope_exporters.nsz.layout import Buffer
+
+
+class Sink:
+    """A file that grows by whole appends; one that fails is cut off again.
+
+    Not thread-safe.
+
+    Attributes:
+        position: size of the file: where the next append goes.
+    """
+
+    __slots__ = ("_fd", "position")
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+        self.position = 0
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str]) -> Sink:
+        """A new file, readable by its owner only; never an existing one, never through a link.
+
+        Raises:
+            OSError: it cannot be created.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return cls(os.open(path, flags, 0o600))
+
+    @property
+    def closed(self) -> bool:
+        """True when nothing can be appended any more."""
+        return self._fd is None
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Write all of `buffers` in one system call, or nothing.
+
+        Raises:
+            OSError: nothing was kept.  After ENOENT (the file was deleted) and EBADF (half an append
+                could not be cut off) the sink is closed.
+        """
+        fd = self.check()
+        size = sum(len(buffer) for buffer in buffers)
+        try:
+            written = os.writev(fd, buffers)
+        except OSError:
+            self._cut_back(fd)
+            raise
+        if written != size:
+            self._cut_back(fd)
+            raise OSError(errno.ENOSPC, "no room for the whole record")
+        self.position += size
+
+    def check(self) -> int:
+        """The descriptor, if the file can still be found under some name.
+
+        Raises:
+            OSError: the file was deleted (ENOENT) or is closed (EBADF).
+        """
+        if self._fd is None:
+            raise OSError(errno.EBADF, "the file is closed")
+        if os.fstat(self._fd).st_nlink == 0:
+            self.close()
+            raise OSError(errno.ENOENT, "the file was deleted")
+        return self._fd
+
+    def _cut_back(self, fd: int) -> None:
+        try:
+            os.ftruncate(fd, self.position)
+            os.lseek(fd, self.position, os.SEEK_SET)
+        except OSError as error:
+            self.close()
+            raise OSError(errno.EBADF, "half a record could not be cut off") from error
+
+    def sync(self) -> None:
+        """Have the file on the disk, not just in the system's cache.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        if self._fd is not None:
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close the file; again does nothing."""
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            try:
+                os.close(fd)
+            except OSError:  # a network file system may report a late failure; nothing can be done here
+                return

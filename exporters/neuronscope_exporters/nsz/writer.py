@@ -1,0 +1,466 @@
+"""Writes `.nsz`: spans, layer records and events into one segment that survives being killed.
+
+`NszWriter` never raises out of an append or a flush: what cannot be written is counted, told through
+`on_lost`, noted in the file as soon as it takes records again, and forgotten.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Final
+
+import zstandard
+
+from neuronscope._version import __version__
+from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
+from neuronscope_exporters.nsz import codec, layout, tensors
+from neuronscope_exporters.nsz.layout import Buffer, ChunkClass, Op, Topic
+from neuronscope_exporters.nsz.sink import Sink
+
+CHECKPOINT_BYTES: Final = 64 << 20
+CHECKPOINT_CHUNKS: Final = 4096
+CHECKPOINT_NS: Final = 10_000_000_000
+LIBRARY: Final = f"neuronscope/{__version__}"
+_DOCUMENTS: Final[Mapping[Topic, type[codec.Document]]] = {
+    Topic.MANIFEST: codec.ManifestDocument,
+    Topic.SPAN: codec.SpanDocument,
+    Topic.TENSOR_SUMMARY: codec.LayerDocument,
+    Topic.TENSOR_REF: codec.LayerDocument,
+    Topic.AGENT: codec.EventDocument,
+    Topic.INDEX: codec.IndexDocument,
+}
+_ITEMS: Final = {
+    Topic.SPAN: "span",
+    Topic.TENSOR_SUMMARY: "layer",
+    Topic.TENSOR_REF: "layer",
+    Topic.AGENT: "event",
+}
+
+
+class _OpenChunk:
+    """Messages gathered for one chunk, with their index."""
+
+    __slots__ = ("body", "index", "last")
+
+    def __init__(self, definitions: bytes = b"") -> None:
+        self.body = bytearray(definitions)
+        self.index: dict[int, list[int]] = {}
+        self.last = 0  # offset of the last message
+
+    def add(self, channel: int, sequence: int, when: int, data: Buffer) -> None:
+        """Append a message."""
+        body = self.body
+        offset = self.last = len(body)
+        body += layout.message_header(channel, sequence, when, len(data))
+        body += data
+        entries = self.index.get(channel)
+        if entries is None:
+            self.index[channel] = [when, offset]
+        else:
+            entries.append(when)
+            entries.append(offset)
+
+    def counts(self) -> dict[int, int]:
+        """Messages by channel."""
+        return {channel: len(entries) // 2 for channel, entries in self.index.items()}
+
+
+def ignore(*_: object) -> None:
+    """A callback that wants to know nothing."""
+
+
+class NszWriter:
+    """One `.nsz` file being written.
+
+    Small records wait in memory until 256 KiB are together, `flush` or `close`; a full tensor is
+    written at once.  Every record whose `flush` returned True survives the death of the process.
+    For one thread.
+
+    Args:
+        path: the file; it must not exist.
+        resources: OTel resources that records belong to, by position; the first is the default.
+        on_lost: ``on_lost(item, reason, n)``; items are span, layer and event, reasons are disk_full,
+            io_error, file_deleted, record_too_large and unencodable.
+        on_written: ``on_written(item, n)``: the file has them.
+        tensor_part_bytes: a larger tensor is cut into parts of this size.
+
+    Attributes:
+        error: the last error of the file, or None.
+
+    Raises:
+        OSError: the file cannot be created.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        resources: Sequence[Attributes] = ({},),
+        *,
+        on_lost: Callable[[str, str, int], None] = ignore,
+        on_written: Callable[[str, int], None] = ignore,
+        tensor_part_bytes: int = layout.TENSOR_PART_BYTES,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.error: OSError | None = None
+        self._on_lost, self._on_written = on_lost, on_written
+        self._part_bytes = tensor_part_bytes
+        self._file_id = os.urandom(16)
+        self._manifest = codec.encode(_manifest(self._file_id, resources))
+        self._compress = zstandard.ZstdCompressor(level=1, write_checksum=False).compress
+        # Definitions by channel, each written in the chunk that first uses it and in every checkpoint.
+        self._definitions: list[tuple[int, bytes]] = list(_fixed_definitions())
+        self._tensor_channels: dict[str, int] = {}
+        self._counts: Counter[int] = Counter({int(topic): 0 for topic in Topic})
+        self._sequence = 0  # of messages
+        self._open = _OpenChunk()
+        # Chunks written.
+        self._chunks = 0
+        self._previous = 0
+        self._chunk_indexes = bytearray()
+        self._first_time, self._last_time = 0, 0
+        # Since the last checkpoint.
+        self._recent: list[tuple[int, int, int, int, int, list[int]]] = []
+        self._checkpoint_at = 0
+        self._checkpoint_position = 0
+        self._checkpoint_time = 0
+        self._lost_since_flush = False
+        self._unreported: Counter[tuple[str, str]] = Counter()
+        self._sink = Sink.create(path)
+        try:
+            self._sink.append([layout.MAGIC, layout.header(LIBRARY)])
+            self._checkpoint()
+        except OSError:
+            self._sink.close()
+            os.unlink(path)
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`, and when the file is beyond use (deleted, or damaged by a failed write)."""
+        return self._sink.closed
+
+    def append_span(self, span: SpanRecord, resource: int = 0) -> None:
+        """Add a span of the resource at this position."""
+        try:
+            data = codec.encode_span(span, resource)
+        except (TypeError, ValueError, AttributeError, RecursionError):
+            self._lose("span", "unencodable")
+            return
+        self._append_small(Topic.SPAN, span.start_unix_ns, data)
+
+    def append_layer(self, layer: LayerRecord, resource: int = 0) -> None:
+        """Add a layer record; a full tensor goes to the file at once."""
+        reference = None
+        try:
+            if layer.tensor is not None:
+                reference = self._append_tensor(layer, tensors.payload(layer.tensor))
+            data = codec.encode_layer(layer, resource, reference)
+        except OSError as error:
+            self._lose("layer", self._failed(error))
+            return
+        except (TypeError, ValueError, AttributeError, RecursionError):
+            self._lose("layer", "unencodable")
+            return
+        topic = Topic.TENSOR_SUMMARY if reference is None else Topic.TENSOR_REF
+        self._append_small(topic, layer.time_unix_ns, data)
+
+    def append_event(self, event: SpanEvent) -> None:
+        """Add an event of the agent: a governor's decision, a loss, an alert."""
+        try:
+            data = codec.encode_event(event)
+        except (TypeError, ValueError, AttributeError, RecursionError):
+            self._lose("event", "unencodable")
+            return
+        self._append_small(Topic.AGENT, event.time_unix_ns, data)
+
+    def flush(self) -> bool:
+        """Hand everything appended to the system; False if anything was lost since the last flush."""
+        self._close_chunk()
+        complete, self._lost_since_flush = not self._lost_since_flush, False
+        if self._unreported:
+            self._note_losses()
+        try:
+            self._sink.check()
+        except OSError as error:
+            self._failed(error)
+            return False
+        self._checkpoint_if_due()
+        return complete
+
+    def close(self, *, sync: bool = False) -> bool:
+        """Flush and finish the file with its summary; False if something was lost.
+
+        Args:
+            sync: wait until the disk has it.
+        """
+        if self.closed:
+            return False
+        complete = self.flush()
+        try:
+            data_end = layout.record(Op.DATA_END, bytes(4))
+            start = self._sink.position + len(data_end)
+            statistics = layout.statistics(
+                self._counts, len(_DOCUMENTS), self._chunks, self._first_time, self._last_time
+            )
+            summary = layout.summary(self._definitions, statistics, bytes(self._chunk_indexes), start)
+            self._sink.append([data_end, summary])
+            if sync:
+                self._sink.sync()
+        except OSError as error:
+            self._failed(error)
+            complete = False
+        self._sink.close()
+        return complete
+
+    def abandon(self) -> None:
+        """Let go of the file without writing to it: what a forked child does with its parent's."""
+        self._sink.close()
+
+    # --- small records --------------------------------------------------------------------------
+
+    def _append_small(self, topic: Topic, when: int, data: bytes) -> None:
+        size = layout.MESSAGE.size + len(data)
+        if len(data) > layout.MAX_RECORD_JSON:
+            self._lose(_ITEMS[topic], "record_too_large")
+            return
+        if self._open.body and len(self._open.body) + size > layout.SMALL_CHUNK_BYTES:
+            self._close_chunk()
+        self._open.add(topic, self._sequence, layout.clamp_time(when), data)
+        self._sequence += 1
+
+    def _close_chunk(self) -> None:
+        """Write the open chunk of small records, or count what it held as lost."""
+        chunk = self._open
+        if not chunk.body:
+            return
+        self._open = _OpenChunk()
+        try:
+            self._write_chunk(ChunkClass.SMALL, chunk.body, chunk.last, chunk.index)
+        except OSError as error:
+            reason = self._failed(error)
+            for channel, n in chunk.counts().items():
+                self._lose(_ITEMS[Topic(channel)], reason, n)
+            return
+        for channel, n in chunk.counts().items():
+            self._on_written(_ITEMS[Topic(channel)], n)
+
+    # --- tensors --------------------------------------------------------------------------------
+
+    def _append_tensor(self, layer: LayerRecord, payload: tensors.Payload) -> codec.TensorDocument:
+        """Write a tensor's chunks and say where they are."""
+        nbytes = len(payload.data)
+        step = max(self._part_bytes // payload.itemsize, 1) * payload.itemsize
+        starts = range(0, nbytes, step) if nbytes else range(1)
+        parts: list[codec.PartDocument] = []
+        for number, start in enumerate(starts):
+            data = payload.data[start : start + step]
+            shape = payload.shape if len(starts) == 1 else (len(data) // payload.itemsize,)
+            metadata = _tensor_metadata(layer, payload, number, len(starts))
+            head = tensors.document_header(payload.dtype, shape, len(data), metadata)
+            parts.append(self._write_part(layer, head, data))
+        return codec.TensorDocument(payload.dtype, list(payload.shape), nbytes, parts)
+
+    def _write_part(self, layer: LayerRecord, head: bytes, data: memoryview) -> codec.PartDocument:
+        channel, definition = self._tensor_channel(layer.layer_id)
+        when = layout.clamp_time(layer.time_unix_ns)
+        message = layout.message_header(channel, self._sequence, when, len(head) + len(data))
+        before = bytearray(definition + message + head)
+        at = len(definition)
+        offset, chunk = self._write_chunk(ChunkClass.TENSOR, before, at, {channel: [when, at]}, data)
+        self._sequence += 1
+        if definition:
+            self._definitions.append((Op.CHANNEL, definition))
+        self._checkpoint_if_due()
+        return codec.PartDocument(offset, chunk.total_size, chunk.crc)
+
+    def _tensor_channel(self, layer_id: str) -> tuple[int, bytes]:
+        """(channel of a module's tensors, its definition if no chunk holds it yet)."""
+        topic = (
+            layout.TENSOR_TOPIC + layer_id.encode(errors="replace").decode()[: layout.MAX_TOPIC_CHARACTERS]
+        )
+        if topic not in self._tensor_channels and len(self._tensor_channels) >= layout.MAX_TENSOR_CHANNELS:
+            topic = layout.TENSOR_OVERFLOW_TOPIC
+        channel = self._tensor_channels.setdefault(
+            topic, layout.FIRST_TENSOR_CHANNEL + len(self._tensor_channels)
+        )
+        if channel in self._counts:
+            return channel, b""
+        return channel, layout.channel(channel, 0, topic, "safetensors")
+
+    # --- chunks ---------------------------------------------------------------------------------
+
+    def _write_chunk(
+        self,
+        chunk_class: ChunkClass,
+        body: bytearray,
+        last_message: int,
+        index: dict[int, list[int]],
+        data: memoryview | None = None,
+    ) -> tuple[int, layout.ChunkHeader]:
+        """Append one guarded chunk in one system call: (its offset, its header).
+
+        `last_message` is the offset in `body` of its last message; `data` are the aligned bytes that
+        end a tensor chunk.
+
+        Raises:
+            OSError: nothing was written.
+        """
+        tail: list[Buffer] = [] if data is None else [data]
+        crc = _nonzero_crc(body, tail, last_message + layout.SEQUENCE_AT)
+        size = len(body) + (0 if data is None else len(data))
+        compression, stored = ("", [body, *tail]) if data is not None else self._pack(body)
+        times = [when for entries in index.values() for when in entries[::2]]
+        stored_size = sum(len(part) for part in stored)
+        chunk = layout.ChunkHeader(min(times), max(times), size, crc, compression, stored_size)
+        head = chunk.pack()
+        guard = layout.Guard(self._file_id, self._chunks, self._previous, chunk_class)
+        guard_size = layout.RECORD.size + layout.GUARD_FIXED
+        aligned = self._sink.position + guard_size + len(head) + len(body)
+        padding = -aligned % layout.ALIGNMENT if data is not None else 0
+        offset = self._sink.position + guard_size + padding
+        after = b""
+        index_offsets: dict[int, int] = {}
+        for channel, entries in index.items():
+            index_offsets[channel] = offset + chunk.total_size + len(after)
+            after += layout.message_index(channel, entries)
+        self._sink.append([guard.pack(head, padding), head, *stored, after])
+        self._chunk_indexes += layout.chunk_index(chunk, offset, index_offsets, len(after))
+        self._count(chunk, chunk_class, offset, index)
+        return offset, chunk
+
+    def _pack(self, body: bytearray) -> tuple[str, list[Buffer]]:
+        """(compression, stored bytes); plain where the ratio would look like a bomb to a reader."""
+        packed = self._compress(body)
+        if len(body) > layout.MAX_RATIO * max(len(packed), 64) or len(packed) >= len(body):
+            return "", [body]
+        return "zstd", [packed]
+
+    def _count(
+        self, chunk: layout.ChunkHeader, kind: ChunkClass, offset: int, index: dict[int, list[int]]
+    ) -> None:
+        first, last = chunk.first_time, chunk.last_time
+        self._first_time = min(first, self._first_time) if self._chunks else first
+        self._last_time = max(last, self._last_time)
+        self._chunks += 1
+        self._previous = offset
+        for channel, entries in index.items():
+            self._counts[channel] += len(entries) // 2
+        self._recent.append((offset, chunk.total_size, int(kind), first, last, list(index)))
+
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    def _checkpoint_if_due(self) -> None:
+        if not self._recent or not (
+            self._sink.position - self._checkpoint_position >= CHECKPOINT_BYTES
+            or len(self._recent) >= CHECKPOINT_CHUNKS
+            or time.monotonic_ns() - self._checkpoint_time >= CHECKPOINT_NS
+        ):
+            return
+        try:
+            self._checkpoint()
+        except OSError as error:
+            self._failed(error)
+
+    def _checkpoint(self) -> None:
+        """Write all definitions, the manifest and the index of the chunks since the last checkpoint."""
+        now = layout.clamp_time(time.time_ns())
+        recent = codec.encode(codec.IndexDocument(self._checkpoint_at, self._recent))
+        chunk = _OpenChunk(b"".join(data for _, data in self._definitions))
+        chunk.add(Topic.MANIFEST, self._sequence, now, self._manifest)
+        chunk.add(Topic.INDEX, self._sequence + 1, now, recent)
+        offset, _ = self._write_chunk(ChunkClass.CHECKPOINT, chunk.body, chunk.last, chunk.index)
+        self._sequence += 2
+        self._recent = []
+        self._checkpoint_at = offset
+        self._checkpoint_position = self._sink.position
+        self._checkpoint_time = time.monotonic_ns()
+
+    # --- losses ---------------------------------------------------------------------------------
+
+    def _failed(self, error: OSError) -> str:
+        """Remember a failure of the file; its reason as a metric's label."""
+        self.error = error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return "disk_full"
+        return "file_deleted" if error.errno == errno.ENOENT else "io_error"
+
+    def _lose(self, item: str, reason: str, n: int = 1) -> None:
+        self._lost_since_flush = True
+        self._unreported[item, reason] += n
+        self._on_lost(item, reason, n)
+
+    def _note_losses(self) -> None:
+        """Say in the file what it lacks; tried again with every flush until it is written."""
+        chunk = _OpenChunk()
+        now = layout.clamp_time(time.time_ns())
+        for number, ((item, reason), n) in enumerate(self._unreported.items()):
+            note = SpanEvent("nsz.lost", now, {"item": item, "reason": reason, "count": n})
+            chunk.add(Topic.AGENT, self._sequence + number, now, codec.encode_event(note))
+        try:
+            self._write_chunk(ChunkClass.SMALL, chunk.body, chunk.last, chunk.index)
+        except OSError as error:
+            self._failed(error)
+            return
+        self._sequence += len(self._unreported)
+        self._unreported.clear()
+
+
+@cache
+def _fixed_definitions() -> tuple[tuple[int, bytes], ...]:
+    """Schemas and channels of the topics that every file has."""
+    found: list[tuple[int, bytes]] = []
+    for topic, document in _DOCUMENTS.items():
+        name = layout.TOPIC_NAMES[topic]
+        found.append((Op.SCHEMA, layout.schema(topic, name, "jsonschema", codec.json_schema(document))))
+        found.append((Op.CHANNEL, layout.channel(topic, topic, name, "json")))
+    return tuple(found)
+
+
+def _manifest(file_id: bytes, resources: Sequence[Attributes]) -> codec.ManifestDocument:
+    now = time.time_ns()
+    return codec.ManifestDocument(
+        version=layout.VERSION,
+        file_id=file_id.hex(),
+        created_unix_nano=str(now),
+        library=LIBRARY,
+        pid=os.getpid(),
+        resources=[codec.resource_document(attributes) for attributes in resources],
+        clock=codec.ClockDocument(str(now), str(time.monotonic_ns())),
+        features_optional=["guard", "checkpoint"],
+    )
+
+
+def _tensor_metadata(layer: LayerRecord, payload: tensors.Payload, part: int, parts: int) -> dict[str, str]:
+    """What an extracted document says about itself."""
+    metadata = {
+        "model": layer.model,
+        "module": layer.layer_id,
+        "role": layer.role,
+        "index": str(layer.index),
+        "step": str(layer.step),
+        "time_unix_nano": str(layer.time_unix_ns),
+    }
+    if layer.span_id is not None:
+        metadata["span_id"] = f"{layer.span_id:016x}"
+    if parts > 1:
+        metadata["part"] = f"{part}/{parts}"
+        metadata["shape"] = ",".join(map(str, payload.shape))
+    return {key: text.encode(errors="replace").decode() for key, text in metadata.items()}
+
+
+def _nonzero_crc(body: bytearray, tail: Sequence[Buffer], sequence_at: int) -> int:
+    """CRC-32 of a chunk's records.  Zero means "none" in MCAP: then a sequence number is raised."""
+    while True:
+        crc = layout.crc32(body, 0)
+        for part in tail:
+            crc = layout.crc32(part, crc)
+        if crc:
+            return crc
+        sequence: int = struct.unpack_from("<I", body, sequence_at)[0]
+        struct.pack_into("<I", body, sequence_at, (sequence + 1) & 0xFFFFFFFF)
