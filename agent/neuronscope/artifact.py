@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from typing import Any
 
 from neuronscope.exporters import registry
-from neuronscope.signals.records import Attributes, LayerRecord, SpanRecord
+from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
 from neuronscope.signals.views import LLMSpan, RetrievalSpan, llm_spans, retrieval_spans
 
 
@@ -33,14 +33,16 @@ class Artifact:
     Attributes:
         telemetry: spans and layer records.
         resources: OTel resource attributes of the processes that recorded it.
+        services: name of the service that made a span, by (trace id, span id), where known.
         damage: what a file could not give back, in words; empty for a sound one.
     """
 
     telemetry: Telemetry
     resources: Sequence[Attributes] = ()
+    services: Mapping[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
     damage: Sequence[str] = ()
     path: str | None = None
-    events: Sequence[Mapping[str, Any]] = field(default=())
+    events: Sequence[SpanEvent] = ()
 
     @cached_property
     def llm_spans(self) -> list[LLMSpan]:
@@ -69,10 +71,23 @@ def load(path: str | PathLike[str]) -> Artifact:
     """
     file = registry.nsz("read")(path)
     spans = sorted(file.spans, key=lambda span: span.start_unix_ns)
+    services = {
+        (span.trace_id, span.span_id): str(file.resource_of(span).get("service.name", "")) for span in spans
+    }
     return Artifact(
-        Telemetry(spans, list(file.layers)),
-        tuple(file.resources),
-        tuple(file.damage),
-        str(path),
-        tuple(file.events),
+        telemetry=Telemetry(spans, list(file.layers)),
+        resources=tuple(file.resources),
+        services=services,
+        damage=tuple(_in_words(file.damage)),
+        path=str(path),
+        events=tuple(file.events),
     )
+
+
+def _in_words(damage: Any) -> Iterator[str]:
+    """What a file could not give back, a line for each cause."""
+    yield from damage.reasons
+    if damage.lost_chunks:
+        yield f"{damage.lost_chunks} chunks are missing"
+    for name, reason in damage.files:
+        yield f"{name}: {reason}"

@@ -14,6 +14,10 @@ SCHEME: Final = "ns1"  # goes up whenever equal input would give another fingerp
 _HEX_DIGITS: Final = 32
 
 
+class _Digest(Protocol):
+    def update(self, data: bytes | bytearray | memoryview, /) -> None: ...
+
+
 @runtime_checkable
 class _ArrayLike(Protocol):
     """What numpy arrays, and everything shaped like them, offer."""
@@ -43,7 +47,7 @@ def fingerprint(data: object) -> str:
     return f"{SCHEME}:{digest.hexdigest()[:_HEX_DIGITS]}"
 
 
-def _feed(digest: hashlib._Hash, value: object) -> None:
+def _feed(digest: _Digest, value: object) -> None:
     """Feed one value in an encoding without ambiguity: a tag, a length, the content."""
     match value:
         case None | bool() | int() | float():
@@ -53,7 +57,8 @@ def _feed(digest: hashlib._Hash, value: object) -> None:
         case bytes() | bytearray():
             _feed_bytes(digest, b"b", value)
         case memoryview():
-            _feed_bytes(digest, b"b", value if value.contiguous else value.tobytes())
+            view = cast("memoryview[int]", value)
+            _feed_bytes(digest, b"b", view if view.contiguous else view.tobytes())
         case _ArrayLike():
             digest.update(b"a")
             _feed(digest, str(value.dtype))
@@ -70,7 +75,7 @@ def _feed(digest: hashlib._Hash, value: object) -> None:
             _feed_buffer(digest, value)
 
 
-def _feed_mapping(digest: hashlib._Hash, value: Mapping[object, object]) -> None:
+def _feed_mapping(digest: _Digest, value: Mapping[object, object]) -> None:
     names = list(value)
     if not all(isinstance(name, str) for name in names):
         raise TypeError("a mapping to fingerprint needs text keys: others have no stable order")
@@ -81,7 +86,7 @@ def _feed_mapping(digest: hashlib._Hash, value: Mapping[object, object]) -> None
     digest.update(b"}")
 
 
-def _feed_buffer(digest: hashlib._Hash, value: Any) -> None:
+def _feed_buffer(digest: _Digest, value: Any) -> None:
     try:
         view = memoryview(value)
     except TypeError:
@@ -92,7 +97,7 @@ def _feed_buffer(digest: hashlib._Hash, value: Any) -> None:
     _feed(digest, view)
 
 
-def _feed_bytes(digest: hashlib._Hash, tag: bytes, content: bytes | bytearray | memoryview) -> None:
+def _feed_bytes(digest: _Digest, tag: bytes, content: bytes | bytearray | memoryview) -> None:
     size = content.nbytes if isinstance(content, memoryview) else len(content)
     digest.update(tag + size.to_bytes(8, "little"))
     digest.update(content)

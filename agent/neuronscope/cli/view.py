@@ -40,7 +40,7 @@ def show(
     all_layers: bool = False,
 ) -> None:
     """Print an artifact's traces as trees."""
-    found = traces(artifact.telemetry.spans, artifact.telemetry.layer_snapshots)
+    found = traces(artifact.telemetry.spans, artifact.telemetry.layer_snapshots, artifact.services)
     if trace_id is not None:
         found = [trace for trace in found if f"{trace.trace_id:032x}".startswith(trace_id.lower())]
     for trace in found[-last:] if last else found:

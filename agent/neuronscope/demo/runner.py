@@ -148,7 +148,7 @@ class DemoProcesses:
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.work_dir = work_dir.absolute()
-        self.model_port, self.service_port = _free_ports()
+        self.model_port, self.service_port = free_ports()
         self._model_dir = model_dir.absolute()
         self._prefix = tuple(command_prefix)
         self._environment = dict(environment or {})
@@ -348,7 +348,8 @@ def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
     return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
-def _free_ports() -> tuple[int, int]:
+def free_ports() -> tuple[int, int]:
+    """Two different ports that are free now."""
     # Both are held at once, so that they differ.
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from neuronscope.signals.records import LayerRecord, SpanRecord
@@ -37,15 +37,17 @@ class Trace:
 
 
 def traces(
-    spans: Sequence[SpanRecord], layers: Sequence[LayerRecord] = (), services: dict[int, str] | None = None
+    spans: Sequence[SpanRecord],
+    layers: Sequence[LayerRecord] = (),
+    services: Mapping[tuple[int, int], str] | None = None,
 ) -> list[Trace]:
     """Arrange spans and layer records into traces, oldest first.
 
     Args:
-        services: name of the process's service by span id, where known.
+        services: name of the process's service by (trace id, span id), where known.
     """
     named = services or {}
-    nodes = {(span.trace_id, span.span_id): Node(span, named.get(span.span_id, "")) for span in spans}
+    nodes = {key: Node(span, named.get(key, "")) for span in spans if (key := (span.trace_id, span.span_id))}
     found: dict[int, Trace] = {}
     for (trace_id, _), node in nodes.items():
         trace = found.setdefault(trace_id, Trace(trace_id))
