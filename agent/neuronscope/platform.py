@@ -109,10 +109,18 @@ def instrument(*names: str) -> None:
     settings = current().settings
     if not names:
         names = settings.instrument
-    wanted = registry.client_names() if "all" in names else list(names)
-    for name in wanted:
+    if "all" not in names:
+        for name in names:
+            _observe_everything(name)
+        return
+    for name in registry.client_names():
         if name not in settings.disable:
-            installation(name).everything = True
+            # One adapter that fails must not cost the others.
+            GUARD.call(f"instrument.{name}", _observe_everything, name)
+
+
+def _observe_everything(name: str) -> None:
+    installation(name).everything = True
 
 
 def uninstrument(*names: str) -> None:

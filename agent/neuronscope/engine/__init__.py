@@ -165,7 +165,7 @@ class Engine:
         metrics.set(names.OVERHEAD_BUDGET, budget.max_overhead_pct / 100)
         metrics.set(names.QUEUE_SPANS, self._worker.pending if self._worker is not None else 0)
         for fidelity in type(budget.state):
-            metrics.set(names.FIDELITY_STATE, float(fidelity is budget.state), ((names.FIDELITY, fidelity),))
+            metrics.set(names.FIDELITY_STATE, float(fidelity is budget.state), ((names.FIDELITY, fidelity.value),))
 
     def _on_worker_cpu(self, nanoseconds: int) -> None:
         self.budget.charge("worker", nanoseconds)

@@ -112,15 +112,15 @@ def query_attributes(facts: QueryFacts) -> Pairs:
     yield names.QUERY_FINGERPRINT, facts.fingerprint
 
 
-def response_facts(response: Response) -> Pairs:
-    """The response's attributes."""
+def response_facts(response: Response, metric: str | None = None) -> Pairs:
+    """The response's attributes; `metric` is what the request knew of how to read scores."""
     yield from _scalars(response, _RESPONSE)
     if response.messages is not None:
         yield names.OUTPUT_MESSAGES, to_json(map(message_dict, response.messages))
     if response.returned is not None:
         yield names.DB_RETURNED_ROWS, response.returned
     if response.hits is not None:
-        yield from hit_facts(response.hits, response.metric)
+        yield from hit_facts(response.hits, response.metric or metric)
     yield from response.extra.items()
 
 

@@ -26,10 +26,11 @@ def call_attributes(call: Call, library: str, content: bool) -> dict[str, Any]:
     request = GUARD.call(
         f"{library}.read_request", endpoint.read_request, call.snapshot.arguments, content, default=Request()
     )
-    attributes.update(facts.request_facts(request or Request()))
+    request = request or Request()
+    attributes.update(facts.request_facts(request))
     response = GUARD.call(f"{library}.read_response", _response, call, content)
     if response is not None:
-        attributes.update(facts.response_facts(response))
+        attributes.update(facts.response_facts(response, request.metric))
     if call.stream is not None:
         attributes.update(facts.stream_facts(call.stream, call.start_perf_ns))
     if call.error is not None:
