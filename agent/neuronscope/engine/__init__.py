@@ -71,7 +71,10 @@ class Engine:
 
     # --- life ------------------------------------------------------------------------------------
     def start(
-        self, settings: Settings, make_exporters: ExporterMaker | None = None, redactor: Redactor | None = None
+        self,
+        settings: Settings,
+        make_exporters: ExporterMaker | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
         """Begin to observe with these settings; a running engine is stopped first."""
         self.stop(settings.exit_timeout_s)
@@ -145,6 +148,10 @@ class Engine:
         """The process's OTel resource attributes."""
         return self._pipeline.own.resource.attributes
 
+    def owns_pipeline(self) -> bool:
+        """Do spans made now go to our provider?  It becomes the global one here if there is none."""
+        return self._pipeline.foreign() is None
+
     def count_lost(self, item: str, reason: str, n: int) -> None:
         """Count items that will not arrive."""
         self.metrics.add(names.DROPPED, n, (("item", item), ("reason", reason)))
@@ -165,7 +172,9 @@ class Engine:
         metrics.set(names.OVERHEAD_BUDGET, budget.max_overhead_pct / 100)
         metrics.set(names.QUEUE_SPANS, self._worker.pending if self._worker is not None else 0)
         for fidelity in type(budget.state):
-            metrics.set(names.FIDELITY_STATE, float(fidelity is budget.state), ((names.FIDELITY, fidelity.value),))
+            metrics.set(
+                names.FIDELITY_STATE, float(fidelity is budget.state), ((names.FIDELITY, fidelity.value),)
+            )
 
     def _on_worker_cpu(self, nanoseconds: int) -> None:
         self.budget.charge("worker", nanoseconds)
