@@ -49,7 +49,9 @@ def _response(call: Call, content: bool) -> Response | None:
     return read(call.result, content) if read is not None and call.result is not None else None
 
 
-def light_record(span: LightSpan, policy: ContentPolicy, *, masked: dict[str, Any] | None = None) -> SpanRecord:
+def light_record(
+    span: LightSpan, policy: ContentPolicy, *, masked: dict[str, Any] | None = None
+) -> SpanRecord:
     """The record of one of our spans.
 
     Args:

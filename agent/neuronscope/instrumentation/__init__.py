@@ -88,6 +88,7 @@ class Request:
     filtered: bool | None = None
     query_vectors: Sequence[Any] | None = None  # read for dimension, norm and fingerprint only
     query_text: str | None = None
+    metric: str | None = None  # as in `Response`, for stores whose request or collection tells it
     write_count: int | None = None
     # anything else worth an attribute of the registry, by key
     extra: Mapping[str, Any] = field(default_factory=dict)
