@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from neuronscope_exporters.otlp.wire import KNOWN, VARINTS, delimited, double, string, utf8, varint
+from neuronscope_exporters.otlp.wire import (
+    KNOWN,
+    VARINTS,
+    delimited,
+    double,
+    small_varint,
+    string,
+    utf8,
+    varint,
+)
 
 _MAX_KEYS: Final = 512
 _MAX_KEY_LENGTH: Final = 256
@@ -178,7 +187,7 @@ class AttributeEncoder:
                 add(known.values.get(value) or known.text(value))
             elif kind is int:
                 if 0 <= value < KNOWN:
-                    number: bytes = VARINTS[value]
+                    number = small_varint(value)
                     add(known.integers[len(number)] + number)
                 else:
                     add(known.integer(value))

@@ -73,11 +73,8 @@ class GrpcTransport:
 
     def send(self, body: bytes, timeout_s: float) -> Reply:
         """See `Transport.send`; `timeout_s` is the whole request's deadline."""
-        if self._call is None:
-            self._connect()
-        call = self._call.future(
-            body, timeout=timeout_s, metadata=self._metadata, compression=self._compression
-        )
+        export = self._call or self._connect()
+        call = export.future(body, timeout=timeout_s, metadata=self._metadata, compression=self._compression)
         self._under_way = call
         try:
             return accepted(call.result())
