@@ -1,0 +1,121 @@
+"""The `torch` backend: which modules a model has, and watching them.
+
+Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from neuronscope.instrumentation import LayerCallback
+from neuronscope.signals.tensors import LayerSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_MODULE_CLASS = ("torch.nn.modules.module", "Module")
+
+
+class TorchAdapter:
+    """PyTorch modules of every kind, transformers' and sentence-transformers' included.
+
+    Layer ids are the dotted paths of `named_modules`; ``""`` is the model itself.  A module that a
+    model uses under several paths is listed under the first, and can be watched by any.  Safe for
+    threads: observers may come and go while forwards run.
+    """
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self._installed: weakref.WeakKeyDictionary[nn.Module, list[Callable[[], None]]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def matches(self, model_obj: Any) -> bool:
+        """True for an `nn.Module`, told by its classes' names alone."""
+        return any((kind.__module__, kind.__qualname__) == _MODULE_CLASS for kind in type(model_obj).__mro__)
+
+    def list_layers(self, model_obj: Any) -> list[LayerSpec]:
+        """The computing modules without submodules, in the model's order."""
+        from neuronscope_instrumentation.torch import layers
+
+        return layers.leaf_layers(model_obj)
+
+    def install_observer_hook(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> None:
+        """Call `callback` after each run of the layer, until `remove_hooks`.
+
+        Raises:
+            LayerNotFoundError: the model has no such layer; the message names what is close.
+        """
+        undo = self.observe_layer(model_obj, layer_id, callback)
+        self._installed.setdefault(model_obj, []).append(undo)
+
+    def remove_hooks(self, model_obj: Any) -> None:
+        """Undo every `install_observer_hook` on this model; observers of `observe_layer` stay."""
+        for undo in self._installed.pop(model_obj, ()):
+            undo()
+
+    def fingerprint_model(self, model_obj: Any) -> str:
+        """A fingerprint of classes, hyperparameters, parameters and persistent buffers.
+
+        Equal on every device.  Costs one read of all weights.
+        """
+        from neuronscope_instrumentation.torch.weights import fingerprint_model
+
+        return fingerprint_model(model_obj)
+
+    def observe_layer(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
+        """Watch one layer; returns the undo of just this.
+
+        `callback` runs in the model's thread after each of the layer's calls, with a snapshot of the
+        first tensor it returned.  Its faults go to the guard, never to the model.
+
+        Raises:
+            LayerNotFoundError: the model has no such layer; the message names what is close.
+        """
+        from neuronscope_instrumentation.torch import layers, slots
+
+        return slots.observe(layers.find_layer(model_obj, layer_id), callback)
+
+    def match_layers(self, model_obj: Any, pattern: str) -> list[str]:
+        """Paths of the computing modules that a pattern names, in the model's order.
+
+        ``*`` stands for anything within one part of a path, ``**`` for any number of parts:
+        ``model.layers.*`` are the blocks, ``**.mlp`` the MLP of each.
+
+        Raises:
+            LayerNotFoundError: nothing matches; the message names what is close.
+        """
+        from neuronscope_instrumentation.torch import layers
+
+        return layers.match_layers(model_obj, pattern)
+
+    def block_paths(self, model_obj: Any) -> list[str]:
+        """Paths of the repeated encoder or decoder blocks.
+
+        They are the elements of the largest lists of alike modules (several in an encoder-decoder or a
+        vision-language model).  A model without such lists gives its computing top-level modules.
+        """
+        from neuronscope_instrumentation.torch import layers
+
+        return layers.block_paths(model_obj)
+
+    def not_visited(self, model_obj: Any, layer_ids: Iterable[str], seen: Collection[str]) -> dict[str, str]:
+        """Why some of the watched layers were not seen, by layer id.
+
+        ``fused``: an attention or encoder layer computed for its submodules; ``scripted``: TorchScript
+        runs them without Python; ``compiled``: `torch.compile` does; ``not run``: else.
+        """
+        from neuronscope_instrumentation.torch import layers
+
+        return {path: layers.why_not_visited(model_obj, path) for path in layer_ids if path not in seen}
+
+
+ADAPTER = TorchAdapter()
+
+if TYPE_CHECKING:
+    from neuronscope.instrumentation import ObservingBackend
+
+    _conforms: ObservingBackend = ADAPTER

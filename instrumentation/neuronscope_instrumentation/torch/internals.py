@@ -1,0 +1,110 @@
+"""Everything that depends on torch's private names, in one place.
+
+Where a version of torch lacks a name, the feature that needs it is off and the rest works.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+
+_C: Final[Any] = getattr(torch, "_C")  # noqa: B009  no stubs for what is read here
+_dynamo_c: Final[Any] = getattr(getattr(_C, "_dynamo", None), "eval_frame", None)
+
+# Entries of an `nn.Module`'s instance dictionary that its `__call__` goes through.
+CALL: Final = "_call_impl"
+COMPILED_CALL: Final = "_compiled_call_impl"
+
+
+# `type`, whose result may be asked for what torch's stubs leave out.
+class_of: Final[Callable[[object], Any]] = type
+
+
+class isolated:  # noqa: N801  reads as a statement: `with isolated():`
+    """Within: no function mode, dispatch mode, autocast or autograd sees the torch calls made.
+
+    A mode of the user's would otherwise see, count or change what observation computes.
+    """
+
+    __slots__ = ("_functions", "_keys")
+
+    def __enter__(self) -> None:
+        self._functions = _C.DisableTorchFunction()
+        self._keys = _C._ExcludeDispatchKeyGuard(_KEYS_OF_MODES)
+        self._functions.__enter__()
+        self._keys.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._keys.__exit__(kind, error, trace)
+        self._functions.__exit__(kind, error, trace)
+
+
+def _keys_of_modes() -> Any:
+    keys = _C.DispatchKeySet(_C.DispatchKey.Python)
+    for name in ("PythonTLSSnapshot", "ADInplaceOrView", "AutogradOther"):
+        keys = keys.add(getattr(_C.DispatchKey, name))
+    for device in ("CPU", "CUDA", "MPS", "XPU"):
+        for family in ("Autograd", "Autocast"):
+            if (key := getattr(_C.DispatchKey, family + device, None)) is not None:
+                keys = keys.add(key)
+    return keys
+
+
+_KEYS_OF_MODES: Final = _keys_of_modes()
+without_function_modes: Final[Callable[[], Any]] = _C.DisableTorchFunction
+
+
+def has_own_dispatch(tensor: torch.Tensor) -> bool:
+    """True for subclasses that are no plain memory: FakeTensor, DTensor, jagged, torchao's."""
+    return bool(_C._dispatch_keys(tensor).has(_C.DispatchKey.Python))
+
+
+def is_real_run() -> bool:
+    """False while something runs the model to learn its structure: there are no values to see."""
+    if torch.compiler.is_compiling() or _C._get_tracing_state() is not None:
+        return False
+    if _C._functorch.peek_interpreter_stack() is not None:
+        return False
+    if _C._len_torch_dispatch_stack() and any(map(_C._get_dispatch_mode, _STRUCTURE_MODES)):
+        return False
+    return not (_on_cuda() and torch.cuda.is_current_stream_capturing())
+
+
+_STRUCTURE_MODES: Final = tuple(
+    getattr(_C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL")
+)
+_on_cuda: Final[Callable[[], bool]] = torch.cuda.is_initialized
+
+
+def set_dynamo(callback: Any) -> Any:
+    """Set what compiles the frames of this thread (None: nothing); returns what did before."""
+    return _dynamo_c.set_eval_frame(callback) if _dynamo_c is not None else None
+
+
+def has_compiled_code(function: object) -> bool:
+    """True when Dynamo keeps a compiled variant of a Python function."""
+    code = getattr(function, "__code__", None)
+    entries = getattr(_dynamo_c, "_debug_get_cache_entry_list", None)
+    return code is not None and entries is not None and bool(entries(code))
+
+
+def keep_from_dynamo(
+    frame: Callable[..., Any], start: Callable[[object], None], end: Callable[[object], None]
+) -> None:
+    """Let Dynamo never compile `frame`, and call `start` before and `end` after it traces anything.
+
+    Does nothing until torch._dynamo has been imported; to be repeated, as Dynamo's reset forgets.
+    """
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    handler: Any = getattr(dynamo, "callback_handler", None)
+    if handler is None or start in handler.start_callbacks:
+        return
+    handler.register_start_callback(start)
+    handler.register_end_callback(end)
+    dynamo.eval_frame.skip_code(frame.__code__)

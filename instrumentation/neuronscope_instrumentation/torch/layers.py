@@ -1,0 +1,175 @@
+"""Which modules a model has: the layers, the blocks, and what a pattern names."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, cast
+
+import torch
+from torch import nn
+
+from neuronscope.exceptions import LayerNotFoundError
+from neuronscope.signals.tensors import LayerSpec
+from neuronscope_instrumentation.torch.internals import COMPILED_CALL, has_compiled_code
+
+_CLOSE_NAMES: Final = 3
+_MIN_SHARE: Final = 0.1  # of the largest block list's parameters that another list must have
+# Their forward may hand all the work to one kernel that reads the submodules' weights.
+_FUSING: Final = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+
+
+def leaf_layers(model: nn.Module) -> list[LayerSpec]:
+    """The computing modules without computing submodules."""
+    return [
+        LayerSpec(path, type(module).__name__, None, _own_parameters(module))
+        for path, module in _modules(model)
+        if _computes(module) and not any(_computes(child) for child in _below(module))
+    ]
+
+
+def find_layer(model: nn.Module, path: str) -> nn.Module:
+    """The module at a path (``""``: the model).
+
+    Raises:
+        LayerNotFoundError: there is none, or it only holds others and never runs.
+    """
+    try:
+        *_, module = _line(model, path)
+    except KeyError:
+        raise _not_found(model, path) from None
+    if not _computes(module):
+        raise LayerNotFoundError(
+            f"{path!r} is a {type(module).__name__}: it holds layers and never runs itself. "
+            f"Watch what it holds: {path}.*"
+        )
+    return module
+
+
+def match_layers(model: nn.Module, pattern: str) -> list[str]:
+    """See `TorchAdapter.match_layers`."""
+    if "*" not in pattern:
+        find_layer(model, pattern)
+        return [pattern]
+    expression = _expression(pattern)
+    paths = [p for p, m in _modules(model) if expression.fullmatch(p) and _computes(m)]
+    if not paths:
+        raise _not_found(model, pattern)
+    return paths
+
+
+def block_paths(model: nn.Module) -> list[str]:
+    """See `TorchAdapter.block_paths`."""
+    lists = dict(_block_lists(model, nn.ModuleList)) or dict(_block_lists(model, nn.Sequential))
+    if not lists:
+        return [path for path, child in model.named_children() if _computes(child)]
+    sizes = {path: _all_parameters(blocks) for path, blocks in lists.items()}
+    enough = max(sizes.values()) * _MIN_SHARE
+    return [
+        f"{path}.{name}" if path else name
+        for path, blocks in lists.items()
+        if sizes[path] >= enough
+        for name, _ in blocks.named_children()
+    ]
+
+
+def why_not_visited(model: nn.Module, path: str) -> str:
+    """See `TorchAdapter.not_visited`."""
+    line = list(_line(model, path))
+    if any(isinstance(module, torch.jit.ScriptModule) for module in line[:-1]):
+        return "scripted"
+    if any(_is_compiled(module) for module in line):
+        return "compiled"
+    if any(isinstance(module, _FUSING) for module in line[:-1]):
+        return "fused"
+    return "not run"
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    kind = type(module)
+    return (
+        module.__dict__.get(COMPILED_CALL) is not None
+        or (kind.__module__, kind.__name__) == ("torch._dynamo.eval_frame", "OptimizedModule")
+        or has_compiled_code(_forward(module))
+    )
+
+
+def _line(model: nn.Module, path: str) -> Iterator[nn.Module]:
+    """The modules from the model down to the path; KeyError where there is none."""
+    module: Any = model
+    yield module
+    for part in path.split(".") if path else ():
+        module = module._modules[part]  # `get_submodule` refuses TorchScript, and runs __getattr__
+        yield module
+
+
+def _modules(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+    """Paths and modules; one under several paths comes under the first."""
+    return cast(Iterable[tuple[str, nn.Module]], model.named_modules())
+
+
+def _computes(module: nn.Module) -> bool:
+    """False for containers that only hold modules or parameters."""
+    return "forward" in module.__dict__ or _forward(module) is not nn.Module.forward
+
+
+def _forward(module: nn.Module) -> object:
+    """The function that defines what the module computes, without binding it."""
+    return next((vars(kind)["forward"] for kind in type(module).__mro__ if "forward" in vars(kind)), None)
+
+
+def _below(module: nn.Module) -> Iterator[nn.Module]:
+    modules = module.modules()
+    next(modules)
+    return modules
+
+
+def _own_parameters(module: nn.Module) -> int:
+    return sum(_size(parameter) for parameter in module.parameters(recurse=False))
+
+
+def _all_parameters(module: nn.Module) -> int:
+    return sum(_size(parameter) for parameter in module.parameters())
+
+
+def _size(parameter: nn.Parameter) -> int:
+    return 0 if isinstance(parameter, nn.UninitializedParameter) else parameter.numel()
+
+
+def _block_lists(model: nn.Module, kind: type[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """The outermost lists of at least two alike modules that have an inner structure."""
+    taken: list[str] = []
+    for path, module in _modules(model):
+        if not isinstance(module, kind) or any(path.startswith(f"{outer}.") for outer in taken):
+            continue
+        blocks = [child for child in module.children() if next(child.children(), None) is not None]
+        counts = Counter(map(type, blocks)).most_common(1)
+        # "most": hybrids such as Jamba mix two kinds of block in one list
+        if (
+            len(blocks) >= 2
+            and len(blocks) == len(list(module.children()))
+            and counts[0][1] * 2 >= len(blocks)
+        ):
+            if path:
+                taken.append(path)
+            yield path, module
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    parts = {"**.": r"(?:.+\.)?", ".**": r"(?:\..+)?", "**": ".*", "*": r"[^.]*"}
+    tokens: list[str] = re.findall(r"\*\*\.|\.\*\*$|\*\*|\*|[^*.]+|\.", pattern)
+    return re.compile("".join(parts.get(token, re.escape(token)) for token in tokens), re.DOTALL)
+
+
+def _not_found(model: nn.Module, wanted: str) -> LayerNotFoundError:
+    paths = [path for path, module in _modules(model) if path and _computes(module)]
+    close = difflib.get_close_matches(wanted, paths, _CLOSE_NAMES) or paths[:_CLOSE_NAMES]
+    kind = type(model).__name__
+    if not close:
+        return LayerNotFoundError(
+            f'{kind} has no layer {wanted!r}: it has no submodules; "" watches it whole'
+        )
+    names = ", ".join(close)
+    return LayerNotFoundError(f"{kind} has no layer {wanted!r}. Close to it: {names}")

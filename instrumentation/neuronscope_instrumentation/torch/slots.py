@@ -1,0 +1,257 @@
+"""The slot: how a module's calls are seen without a hook, and without a trace once nobody watches.
+
+`nn.Module.__call__` ends in ``self._call_impl(...)``.  While someone watches, the module's instance
+dictionary holds a `Slot` under that name, outside the module's own hooks, PEFT's and accelerate's.
+Install and remove cost a dictionary write each; a module that nobody watches is exactly as before.
+
+A copied instance dictionary would carry the slot to another module, which would then compute with the
+*original's* weights.  So companions go with it: ``__getstate__`` and ``__reduce__``, through which `copy`,
+`deepcopy`, pickle and `torch.save` see the plain module, and ``_replicate_for_data_parallel``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+from torch import nn
+
+from neuronscope.engine.guard import GUARD
+from neuronscope.instrumentation import LayerCallback
+from neuronscope_instrumentation.torch.internals import (
+    CALL,
+    COMPILED_CALL,
+    class_of,
+    is_real_run,
+    keep_from_dynamo,
+    set_dynamo,
+)
+from neuronscope_instrumentation.torch.outputs import first_tensor
+from neuronscope_instrumentation.torch.snapshot import TorchSnapshot
+
+# Methods that copy an instance dictionary, and are looked up on the instance.
+_COPYING: Final = ("__getstate__", "__reduce__", "_replicate_for_data_parallel")
+
+_lock = threading.RLock()  # re-entrant: the garbage collector may run an undo inside an install
+_notifying = threading.local()
+
+
+def _new_lock() -> None:
+    global _lock  # noqa: PLW0603  a forked child must not inherit a lock that another thread held
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
+
+
+class Observer:
+    """One callback on one module.
+
+    Attributes:
+        active: False once undone; a forward already under way then no longer calls it.
+    """
+
+    __slots__ = ("active", "callback", "site", "slot")
+
+    def __init__(self, slot: Slot, callback: LayerCallback) -> None:
+        self.slot = slot
+        self.callback = callback
+        self.active = True
+        name = getattr(callback, "__qualname__", type(callback).__qualname__)
+        self.site = f"torch.observer:{name}"  # a callback that keeps failing is switched off alone
+
+    def undo(self) -> None:
+        """Stop watching: idempotent, from any thread, also after the module is gone."""
+        slot = self.slot
+        with _lock:
+            if not self.active:
+                return
+            self.active = False
+            slot.observers = tuple([other for other in slot.observers if other is not self])
+            if slot.observers:
+                return
+            _live.pop(id(slot.module), None)
+            module = slot.module()
+            if module is not None:
+                # Where another tool has put its own wrapper over the slot, it stays, and passes through.
+                slot.remove(module)
+
+
+class Slot:
+    """Stands for one module's `_call_impl` and tells the module's observers of each output.
+
+    There is one per module, however many watch; `observers` is replaced, never changed, so a running
+    forward needs no lock.  The module is held weakly: it owns the slot.
+    """
+
+    __slots__ = ("_below", "key", "module", "observers")
+
+    def __init__(self, module: nn.Module | None, key: str) -> None:
+        self.module: Callable[[], nn.Module | None] = (
+            _nothing if module is None else weakref.ref(module, _forget)
+        )
+        self.key = key
+        self._below: Callable[..., Any] | None = module.__dict__.get(key) if module is not None else None
+        self.observers: tuple[Observer, ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module as if the slot were not there, then tell the observers."""
+        module = self.module()
+        if module is None:
+            module = self._leave_stranger()
+        below, kind = self._below, class_of(module)
+        output = kind._call_impl(module, *args, **kwargs) if below is None else below(*args, **kwargs)
+        observers = self.observers
+        if observers and is_real_run():
+            compiler = set_dynamo(None)  # what observers compute is no part of the user's graphs
+            try:
+                GUARD.call("torch.slot", _notify, observers, output)
+            finally:
+                set_dynamo(compiler)
+        return output
+
+    def install(self, module: nn.Module) -> None:
+        """Put the slot and its companions into the module's instance dictionary."""
+        entries = module.__dict__
+        for name in _copying_methods(type(module)):
+            if name not in entries:
+                entries[name] = _WithoutUs(self, name)
+        entries[self.key] = self
+
+    def remove(self, module: nn.Module) -> None:
+        """Take out of the module's instance dictionary exactly what `install` put in."""
+        entries = module.__dict__
+        if entries.get(self.key) is self:
+            if self._below is None:
+                del entries[self.key]
+            else:
+                entries[self.key] = self._below
+        for name in _COPYING:
+            companion = entries.get(name)
+            if isinstance(companion, _WithoutUs) and companion.slot is self:
+                del entries[name]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Slot:
+        """A slot for no module: it leaves whichever instance dictionary it ends up in."""
+        return Slot(None, self.key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Slot, (None, self.key)
+
+    def _leave_stranger(self) -> nn.Module:
+        """The module through which a slot without one was called, freed of the slot."""
+        frame = inspect.currentframe()
+        caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+        stranger = caller.f_locals.get("self") if caller is not None else None
+        if not isinstance(stranger, nn.Module):
+            raise ReferenceError("a NeuronScope slot was called through something that is no module")
+        self.remove(stranger)
+        return stranger
+
+
+class _WithoutUs:
+    """A method of the module, run while the slot steps aside: what it copies is the plain module."""
+
+    __slots__ = ("name", "slot")
+
+    def __init__(self, slot: Slot, name: str) -> None:
+        self.slot = slot
+        self.name = name
+
+    def __call__(self) -> Any:
+        module = self.slot.module()
+        if module is None:
+            raise ReferenceError("the observed module that this method belongs to is gone")
+        with _lock:
+            self.slot.remove(module)
+            try:
+                result = getattr(class_of(module), self.name)(module)
+                return dict(module.__dict__) if result is module.__dict__ else result
+            finally:
+                self.slot.install(module)
+
+
+@lru_cache(maxsize=1024)
+def _copying_methods(kind: type) -> tuple[str, ...]:
+    return tuple(name for name in _COPYING if getattr(kind, name, None) is not getattr(object, name, None))
+
+
+def _nothing() -> None:
+    return None
+
+
+def observe(module: nn.Module, callback: LayerCallback) -> Callable[[], None]:
+    """Call `callback` with a snapshot of the module's output after each of its calls.
+
+    Returns:
+        An undo for just this observer: idempotent, from any thread, also after the module is gone.
+    """
+    with _lock:
+        slot = _slot_of(module)
+        if slot is None:
+            compiled = module.__dict__.get(COMPILED_CALL) is not None
+            slot = Slot(module, COMPILED_CALL if compiled else CALL)
+            slot.install(module)
+            _live[id(slot.module)] = slot
+        observer = Observer(slot, callback)
+        slot.observers += (observer,)
+        keep_from_dynamo(Slot.__call__, _hide, _show)
+    return observer.undo
+
+
+def _slot_of(module: nn.Module) -> Slot | None:
+    """The slot that this module's calls go through now."""
+    compiled = module.__dict__.get(COMPILED_CALL)
+    found = compiled if compiled is not None else module.__dict__.get(CALL)
+    return found if isinstance(found, Slot) and found.module() is module else None
+
+
+def _notify(observers: tuple[Observer, ...], output: object) -> None:
+    """Hand the output's first tensor to the observers; what they run is not observed itself."""
+    if getattr(_notifying, "now", False):
+        return
+    tensor = first_tensor(output)
+    if tensor is None:
+        return
+    snapshot = TorchSnapshot(tensor)
+    _notifying.now = True
+    try:
+        for observer in observers:
+            if observer.active:
+                GUARD.call(observer.site, observer.callback, snapshot)
+    finally:
+        _notifying.now = False
+        snapshot.close()
+
+
+# Dynamo would trace through slots, guard on them, and compile anew once they are gone.  So they step
+# aside while it traces, in whichever thread: graphs and recompilations are those of the plain model.
+_live: Final[dict[int, Slot]] = {}  # by the identity of the reference to their module
+_hidden: Final[list[tuple[Slot, nn.Module]]] = []
+
+
+def _forget(module: weakref.ref[nn.Module]) -> None:
+    _live.pop(id(module), None)
+
+
+def _hide(_: object) -> None:
+    with _lock:
+        for slot in list(_live.values()):
+            module = slot.module()
+            if module is not None and module.__dict__.get(slot.key) is slot:
+                slot.remove(module)
+                _hidden.append((slot, module))
+
+
+def _show(_: object) -> None:
+    with _lock:
+        while _hidden:
+            slot, module = _hidden.pop()
+            if slot.observers and _slot_of(module) is None:
+                slot.install(module)

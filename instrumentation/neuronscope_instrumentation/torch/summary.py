@@ -1,0 +1,251 @@
+"""Statistics of a tensor with torch's own kernels: few passes, float64 where it matters.
+
+The tensor is cut into pieces that stay in the cache.  Each piece gives its `Moments`; those merge
+exactly, so pieces, steps and ranks add up alike.  A healthy float piece takes the fast route: float32
+sums of short rows.  Where that could be wrong (a non-finite value, a mean that dwarfs the deviation,
+squares that overflow or vanish) and for every other type, the piece is read again in float64.
+
+Accuracy against float64: `std` and `l2` within 1e-5 relative; `mean` within 1e-5 relative or 1e-6 of
+the root mean square, whichever is larger; extremes and counts exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+
+from neuronscope.exceptions import UnsupportedTensorError
+from neuronscope.signals.tensors import TensorSummary
+from neuronscope_instrumentation.torch.internals import isolated
+from neuronscope_instrumentation.torch.snapshot import readable
+
+PIECE: Final = 1 << 18  # elements: 1 MiB of float32
+_DEVICE_PIECE: Final = 1 << 24
+_ROW: Final = 1024  # elements per row whose squares float32 adds up: within 2e-6 on constant data
+_DOT: Final = 16_384  # elements that BLAS may add up at once: within 1e-5 on constant data
+_SQUARES_FIT: Final = (1e-15, 1e15)  # |x| whose squares neither vanish nor overflow in float32
+# Σ(x − mean)² / Σx² below which Σx² − mean·Σx has lost too many digits.
+_MIN_SHARE_FLOAT32: Final = 1e-2
+_MIN_SHARE_FLOAT64: Final = 1e-6
+_AS_FLOAT32: Final = frozenset(
+    dtype
+    for name in (
+        "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
+        "float8_e5m2fnuz", "float8_e8m0fnu",
+    )
+    if isinstance(dtype := getattr(torch, name, None), torch.dtype)
+)  # fmt: skip
+
+_INTEGERS: Final = frozenset(
+    dtype
+    for name in ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
+    if isinstance(dtype := getattr(torch, name, None), torch.dtype)
+)
+
+
+@dataclass(slots=True)
+class Moments:
+    """Statistics that merge: over the finite elements, but for the counts.
+
+    Attributes:
+        finite: number of finite elements.
+        squares: sum of squared deviations from `mean`.
+        energy: sum of squares.
+    """
+
+    count: int = 0
+    finite: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    energy: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+    zeros: int = 0
+    nans: int = 0
+    infs: int = 0
+
+    def merge(self, other: Moments) -> Moments:
+        """Add another part's moments (Chan, Golub and LeVeque's update)."""
+        total = self.finite + other.finite
+        if other.finite:
+            delta = other.mean - self.mean
+            share = other.finite / total
+            self.mean += delta * share
+            self.squares += other.squares + delta * delta * self.finite * share
+        self.count += other.count
+        self.finite = total
+        self.energy += other.energy
+        self.low = min(self.low, other.low)
+        self.high = max(self.high, other.high)
+        self.zeros += other.zeros
+        self.nans += other.nans
+        self.infs += other.infs
+        return self
+
+    def summary(self) -> TensorSummary:
+        """The moments as the platform's value."""
+        some = self.finite > 0
+        return TensorSummary(
+            count=self.count,
+            mean=self.mean if some else math.nan,
+            std=math.sqrt(self.squares / self.finite) if some else math.nan,
+            l2=math.sqrt(self.energy) if some else math.nan,
+            min=self.low if some else math.nan,
+            max=self.high if some else math.nan,
+            abs_max=max(abs(self.low), abs(self.high)) if some else math.nan,
+            zero_count=self.zeros,
+            nan_count=self.nans,
+            inf_count=self.infs,
+        )
+
+
+def summarize(tensor: torch.Tensor) -> TensorSummary:
+    """Statistics of a dense tensor of any numeric type and layout (complex: by modulus).
+
+    On the CPU the values are read at once.  Elsewhere the device computes and one small transfer
+    waits for it.  Changes no random state, records no graph, is seen by no mode of the user's.
+
+    Raises:
+        UnsupportedTensorError: no plain dense memory (see `readable`), or a type without arithmetic.
+    """
+    with isolated():
+        plain = readable(tensor)
+        if plain.dtype.is_floating_point or plain.dtype.is_complex or plain.dtype in _INTEGERS:
+            measure = _on_cpu if plain.device.type == "cpu" else _on_device
+            return measure(plain).summary()
+    raise UnsupportedTensorError(f"dtype:{str(plain.dtype).removeprefix('torch.')}")
+
+
+def _on_cpu(plain: torch.Tensor) -> Moments:
+    total = None
+    for piece in _pieces(plain, PIECE):
+        values = piece.abs() if piece.dtype.is_complex else piece
+        moments = _fast(values.to(torch.float32)) if values.dtype in _AS_FLOAT32 else None
+        if moments is None:
+            moments = _careful(values.to(torch.float64))
+        total = moments if total is None else total.merge(moments)
+    return total or Moments()
+
+
+def _pieces(tensor: torch.Tensor, size: int) -> Iterator[torch.Tensor]:
+    """The elements in any order, as flat tensors of at most `size`; copies only where strides have gaps.
+
+    Order does not matter to statistics, so dimensions are first put in the order of memory: a
+    transposed tensor is then contiguous, without a copy.
+    """
+    count = tensor.numel()
+    if count == 0:
+        return
+    if not tensor.is_contiguous():
+        tensor = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
+    if tensor.is_contiguous():
+        flat = tensor.view(-1)
+        for start in range(0, count, size):
+            yield flat[start : start + size] if count > size else flat
+    elif count <= size:
+        yield tensor.reshape(-1)
+    else:
+        rows = tensor.shape[0]
+        step = max(1, size * rows // count)
+        for start in range(0, rows, step):
+            yield from _pieces(tensor[start : start + step] if step > 1 else tensor[start], size)
+
+
+def _fast(values: torch.Tensor) -> Moments | None:
+    """Moments of a flat float32 piece, or None when float32 may have been too coarse for it."""
+    count = values.numel()
+    total = values.sum().item()
+    if not math.isfinite(total):
+        return None
+    low, high = (bound.item() for bound in torch.aminmax(values))
+    peak = max(abs(low), abs(high))
+    if peak and not _SQUARES_FIT[0] < peak < _SQUARES_FIT[1]:
+        return None
+    energy = _energy(values, count)
+    mean = total / count
+    squares = energy - mean * total
+    if squares < energy * _MIN_SHARE_FLOAT32:
+        return None
+    return Moments(count, count, mean, squares, energy, low, high, _zeros(values, low, high))
+
+
+def _zeros(values: torch.Tensor, low: float, high: float) -> int:
+    # numpy's comparison is five times faster than torch.count_nonzero here.
+    return int(np.count_nonzero(values.numpy() == 0)) if low <= 0 <= high else 0
+
+
+def _energy(values: torch.Tensor, count: int) -> float:
+    """Sum of squares; BLAS's `dot` alone strays by 1e-4 on a long constant vector."""
+    if count <= _DOT:
+        return float(torch.dot(values, values).item())
+    whole = count - count % _ROW
+    norms = cast(torch.Tensor, torch.linalg.vector_norm(values[:whole].view(-1, _ROW), dim=1))
+    rest = values[whole:]
+    tail = float(torch.dot(rest, rest).item()) if whole < count else 0.0
+    return float(torch.dot(norms, norms).item()) + tail
+
+
+def _careful(values: torch.Tensor) -> Moments:
+    """Moments of a flat float64 piece, whatever is in it."""
+    count = values.numel()
+    nans = infs = 0
+    total = values.sum().item()
+    if not math.isfinite(total):
+        nans = int(torch.isnan(values).sum().item())
+        infs = int(torch.isinf(values).sum().item())
+        values = values[torch.isfinite(values)]
+        total = values.sum().item()
+    finite = values.numel()
+    if finite == 0:
+        return Moments(count=count, nans=nans, infs=infs)
+    mean = total / finite
+    low, high = (bound.item() for bound in torch.aminmax(values))
+    energy = torch.dot(values, values).item()
+    squares = energy - mean * total
+    if squares < energy * _MIN_SHARE_FLOAT64:
+        centred = values.sub(mean)
+        squares = torch.dot(centred, centred).item()
+    return Moments(count, finite, mean, squares, energy, low, high, _zeros(values, low, high), nans, infs)
+
+
+def _on_device(plain: torch.Tensor) -> Moments:
+    """The same on an accelerator: no value is looked at before one transfer of all of them."""
+    wide = torch.float32 if plain.device.type == "mps" else torch.float64
+    rows = [_device_row(piece, wide) for piece in _pieces(plain, _DEVICE_PIECE)]
+    total = Moments()
+    table = cast(list[list[float]], torch.stack(rows).tolist()) if rows else []
+    for row in table:
+        count, finite, mean, squares, energy, low, high, zeros, nans = row
+        total.merge(
+            Moments(
+                int(count), int(finite), mean, squares, energy, low, high, int(zeros), int(nans),
+                int(count - finite - nans),
+            )
+        )  # fmt: skip
+    return total
+
+
+def _device_row(piece: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
+    values = (piece.abs() if piece.dtype.is_complex else piece).to(wide)
+    finite = torch.isfinite(values)
+    number = finite.sum()
+    kept = torch.where(finite, values, 0)
+    mean = kept.sum() / number.clamp(min=1)
+    centred = torch.where(finite, values - mean, 0)
+    scalars: list[Any] = [
+        torch.full_like(number, values.numel()),
+        number,
+        mean,
+        torch.dot(centred, centred),
+        torch.dot(kept, kept),
+        torch.where(finite, values, math.inf).min(),
+        torch.where(finite, values, -math.inf).max(),
+        (values == 0).sum(),
+        torch.isnan(values).sum(),
+    ]
+    return torch.stack([scalar.to(wide) for scalar in scalars])
