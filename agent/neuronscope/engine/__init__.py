@@ -219,7 +219,7 @@ class Engine:
             headers: dict[str, str] = {}
             inject(headers, context)
             if headers:
-                method.inject_headers(arguments, headers)
+                method.inject_headers(instance, arguments, headers)
                 args, kwargs = changed_arguments(parameters, args, kwargs, arguments)
         watch = None
         if method.model is not None and self.watch_model is not None:
@@ -323,7 +323,7 @@ class Engine:
     def _finish_foreign(self, span: LightSpan) -> None:
         """The service's own pipeline gets its span now: filled, and ended in order."""
         foreign = span.foreign
-        assert foreign is not None  # noqa: S101 - the caller has checked; for the type checkers
+        assert foreign is not None
         own = dict(span.own)
         if span.model_call is not None:
             own.update(span.model_call.attributes())
@@ -354,6 +354,8 @@ class Engine:
                 item.own.update(item.model_call.attributes())
             record = light_record(item, self._policy, masked=item.masked)
             recording, call = item.recording, item.call
+            # A context that outlives the call (a task, a pool's thread) holds the span, not the payload.
+            item.call = None
         else:
             span, recording = item
             record, call = sdk_record(span, self._policy), None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 
+from neuronscope.engine import bodies
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.streams import ObservedAsyncIterator, ObservedIterator, StreamState
 from neuronscope.instrumentation import ErrorFacts, Snapshot, Stream, WrappedMethod
@@ -41,13 +42,23 @@ class Call:
 class Invocation:
     """One call from its beginning to its end; every method is called through the guard."""
 
-    __slots__ = ("_context", "_engine", "_method", "_observing", "_token", "_watch", "call", "site", "span")
+    __slots__ = (
+        "_context",
+        "_engine",
+        "_method",
+        "_observing",
+        "_token",
+        "_unwrapped",
+        "_watch",
+        "call",
+        "site",
+        "span",
+    )
 
-    def __init__(
-        self, engine: Engine, method: WrappedMethod, site: str, span: LightSpan, call: Call
-    ) -> None:
+    def __init__(self, engine: Engine, method: WrappedMethod, site: str, span: LightSpan, call: Call) -> None:
         self._engine = engine
         self._observing = False
+        self._unwrapped = False
         self._method = method
         self.site = site
         self.span = span
@@ -80,16 +91,21 @@ class Invocation:
         self.leave()
         if GUARD.call(self.site, self._read_later, result):
             return
-        unwrap = self._method.unwrap
-        self.call.result = result if unwrap is None else GUARD.call(self.site, unwrap, result)
+        if not self._unwrapped:
+            unwrap = self._method.unwrap
+            self.call.result = result if unwrap is None else GUARD.call(self.site, unwrap, result)
         self._engine.finish(self.span)
 
     def _read_later(self, result: Any) -> bool:
         """Does the result end later than the call?  If so, arrange for it."""
-        stream, on_response = self._method.stream, self._method.on_response
+        method = self._method
+        stream, on_response = method.stream, method.on_response
         if stream is not None and stream.is_stream(result):
             self._observe_stream(stream, result)
             return True
+        response = None if method.body is None else method.body(result)
+        if response is not None:
+            return self._observe_body(response)
         return on_response is not None and on_response(result, self.finish_later)
 
     def fail(self, error: BaseException) -> None:
@@ -115,13 +131,33 @@ class Invocation:
             self.call.result = result
         self._engine.finish(self.span)
 
+    def _observe_body(self, response: Any) -> bool:
+        """The service got an HTTP response: its body is the result, now or when it has been read."""
+        self._unwrapped = True
+        content = bodies.content_if_read(response)
+        if content is not None:
+            self.call.result = content
+            return False
+        decode = bodies.decoder(bodies.content_encoding(response))
+        reader: bodies.BodyReader
+        if bodies.is_event_stream(response):
+            reader = bodies.EventReader(self._stream_state(), decode)
+        else:
+            reader = bodies.BodyCollector(self.finish_later, decode)
+        return bodies.read_along(response, self.site, reader)
+
+    def _stream_state(self) -> StreamState:
+        return StreamState(self.call.snapshot.endpoint, self.site, self._engine.content, self._end_stream)
+
     def _observe_stream(self, stream: Stream, result: Any) -> None:
-        state = StreamState(self.call.snapshot.endpoint, self.site, self._engine.content, self._end_stream)
+        state = self._stream_state()
         inner = stream.get_iterator(result)
         observed = ObservedAsyncIterator if hasattr(inner, "__anext__") else ObservedIterator
         stream.set_iterator(result, observed(inner, state))
         self._observing = True
-        close_with(result, state)
+        response = None if stream.body is None else stream.body(result)
+        if response is None or not bodies.notice_close(response, self.site, bodies.CloseNotice(state)):
+            close_with(result, state)
 
     def _end_stream(self, state: StreamState, error: BaseException | None) -> None:
         self.call.stream = state
@@ -187,9 +223,9 @@ def changed_arguments(
     arguments: Mapping[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The call's arguments with those replaced that our copy holds differently."""
-    positional = tuple(
-        arguments.get(name, value) for name, value in zip(names, args, strict=False)
-    ) + tuple(args[len(names) :])
+    positional = tuple(arguments.get(name, value) for name, value in zip(names, args, strict=False)) + tuple(
+        args[len(names) :]
+    )
     keyword = {name: arguments.get(name, value) for name, value in kwargs.items()}
     extra = {
         name: value

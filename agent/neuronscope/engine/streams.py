@@ -28,6 +28,7 @@ class StreamState:
         times: clock readings of the chunks, in ns.
         first_content_ns: when the first chunk with content came.
         end: how the stream ended.
+        reading: True while the SDK is fetching the next chunk: what it closes then, it closes itself.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class StreamState:
         "end",
         "error",
         "first_content_ns",
+        "reading",
         "response",
         "times",
     )
@@ -62,6 +64,7 @@ class StreamState:
         self.response = Response()
         self.end: StreamEnd | None = None
         self.error: BaseException | None = None
+        self.reading = False
 
     def take(self, chunk: Any) -> None:
         """Note a chunk on its way to the service."""
@@ -121,14 +124,18 @@ class ObservedIterator:
         return self
 
     def __next__(self) -> Any:
+        state = self._state
+        state.reading = True
         try:
             chunk = self._next()
         except StopIteration:
-            self._state.close("complete")
+            state.close("complete")
             raise
         except BaseException as error:
-            self._state.fail(error)
+            state.fail(error)
             raise
+        finally:
+            state.reading = False
         GUARD.call("streams.take", self._state.take, chunk)
         return chunk
 
@@ -157,14 +164,18 @@ class ObservedAsyncIterator:
         return self
 
     async def __anext__(self) -> Any:
+        state = self._state
+        state.reading = True
         try:
             chunk = await self._next()
         except StopAsyncIteration:
-            self._state.close("complete")
+            state.close("complete")
             raise
         except BaseException as error:
-            self._state.fail(error)
+            state.fail(error)
             raise
+        finally:
+            state.reading = False
         GUARD.call("streams.take", self._state.take, chunk)
         return chunk
 

@@ -206,11 +206,14 @@ class Stream:
         is_stream: ``(result) -> bool``.
         get_iterator: ``(stream) -> iterator`` of parsed chunks, sync or async.
         set_iterator: ``(stream, iterator)`` puts ours in its place.
+        body: ``(stream) -> the httpx-like response below it``, whose closing ends the stream.  Without it,
+            `close` and `aclose` of the stream object are watched.
     """
 
     is_stream: Callable[[Any], bool]
     get_iterator: Callable[[Any], Any]
     set_iterator: Callable[[Any, Any], None]
+    body: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,8 +228,11 @@ class WrappedMethod:
         unwrap: ``(result) -> result to read``: e.g. the parsed object inside a raw response.  It must
             not parse, read or change anything; None when there is nothing to read yet.
         stream: how to observe a streamed result.
-        inject_headers: ``(arguments by name, headers) -> None``: adds trace headers to *our copy* of
-            the call's options, never to an object of the caller's; user headers win.
+        inject_headers: ``(instance, arguments by name, headers) -> None``: adds trace headers to *our copy*
+            of the call's options, never to an object of the caller's; user headers win.
+        body: ``(result) -> the httpx-like response inside a raw result``, or None.  The engine reads along
+            when the service reads it: `Endpoint.read_response` gets the document, `Endpoint.fold_chunk` and
+            `Endpoint.is_content` each server-sent event, as bytes.
         on_response: ``(result, finish) -> bool``: for results that are read later (raw responses): keep
             `finish` and call it with the parsed value; True when it took charge.
         in_process: the work is done in this process (the span is INTERNAL, not CLIENT).
@@ -239,7 +245,8 @@ class WrappedMethod:
     snapshot: Callable[[Any, dict[str, Any], bool], Snapshot | None]
     unwrap: Callable[[Any], Any] | None = None
     stream: Stream | None = None
-    inject_headers: Callable[[dict[str, Any], Mapping[str, str]], None] | None = None
+    inject_headers: Callable[[Any, dict[str, Any], Mapping[str, str]], None] | None = None
+    body: Callable[[Any], Any] | None = None
     on_response: Callable[[Any, Callable[[Any], None]], bool] | None = None
     in_process: bool = False
     model: Callable[[Any, Mapping[str, Any]], Any] | None = None
