@@ -31,5 +31,5 @@ def reset_tracer_provider() -> None:
     """OpenTelemetry's global provider can be set once per process; tests need it more often."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trace._TRACER_PROVIDER = None  # noqa: SLF001 - no public way back
-        trace._TRACER_PROVIDER_SET_ONCE = Once()  # noqa: SLF001
+        setattr(trace, "_TRACER_PROVIDER", None)  # noqa: B010 - private, and no public way back
+        setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())  # noqa: B010

@@ -56,7 +56,7 @@ class Artifact:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the recording to a `.nsz` file, atomically."""
-        resource = self.resources[0] if self.resources else {}
+        resource: Attributes = self.resources[0] if self.resources else {}
         registry.nsz("write")(path, self.telemetry.spans, self.telemetry.layer_snapshots, resource)
 
 

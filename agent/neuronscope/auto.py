@@ -39,7 +39,7 @@ def _flush_on_sigterm() -> None:
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
 
-    def flush(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature
+    def flush(signum: int, frame: FrameType | None) -> None:
         from neuronscope.engine import ENGINE
 
         signal.signal(signum, signal.SIG_DFL)

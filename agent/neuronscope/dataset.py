@@ -28,7 +28,9 @@ class Dataset:
             if integration.kind is not Kind.VECTOR_STORE:
                 continue
             known.append(name)
-            if any(method.target.partition(".")[0].partition(":")[0] == module for method in integration.methods):
+            if any(
+                method.target.partition(".")[0].partition(":")[0] == module for method in integration.methods
+            ):
                 platform.instrument_object(name, store)
                 return store
         raise AdapterNotFoundError(

@@ -175,9 +175,11 @@ class LayerObserver:
             return
         try:
             summary = snapshot.summarize()
-            tensor = TensorSnapshot(snapshot.shape, snapshot.dtype, snapshot.numpy()) if (
-                fidelity is Fidelity.FULL
-            ) else None
+            tensor = (
+                TensorSnapshot(snapshot.shape, snapshot.dtype, snapshot.numpy())
+                if (fidelity is Fidelity.FULL)
+                else None
+            )
         except UnsupportedTensorError as error:
             call.skip(str(error))
             budget.spend(self._probe, fidelity, nbytes, time.perf_counter_ns() - started)
@@ -216,13 +218,13 @@ def _current_call(
         # A thread that no context was carried into: by model and scope alone.
         ours = owner.root
         identity = ours.get_span_context() if ours is not None else identity
-    ids = (identity.trace_id, identity.span_id) if identity.is_valid else (None, None)
+    trace_id, span_id = (identity.trace_id, identity.span_id) if identity.is_valid else (None, None)
     if not isinstance(ours, LightSpan):
-        return (owner.unattributed(model) if owner is not None else ModelCall(model)), *ids
+        return (owner.unattributed(model) if owner is not None else ModelCall(model)), trace_id, span_id
     with _open_spans:
         if ours.model_call is None:
             ours.model_call = ModelCall(model)
-        return ours.model_call, *ids
+        return ours.model_call, trace_id, span_id
 
 
 # --- the always-on agent ---------------------------------------------------------------------------

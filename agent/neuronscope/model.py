@@ -45,7 +45,7 @@ class Model:
 
     @property
     def adapter_name(self) -> str:
-        """``"torch"``, …"""
+        """Name of the runtime adapter, as ``"torch"``."""
         return self._adapter.name
 
     @cached_property
@@ -84,7 +84,9 @@ class Model:
         found = self._find([layers] if isinstance(layers, str) else layers)
         scope = recording.CURRENT.get()
         undo = [
-            self._observe(layer, LayerObserver(self.name, layer, want, type(probe).__name__, scope, probe.role))
+            self._observe(
+                layer, LayerObserver(self.name, layer, want, type(probe).__name__, scope, probe.role)
+            )
             for layer in found
         ]
         if scope is None:
@@ -114,7 +116,9 @@ class Model:
         ids = [layer.id for layer in self.layers]
         matching = [layer for layer in ids if layer == pattern] or fnmatch.filter(ids, pattern)
         if not matching:
-            raise LayerNotFoundError(f"{pattern!r} matches none of the model's {len(ids)} layers, e.g. {ids[:3]}")
+            raise LayerNotFoundError(
+                f"{pattern!r} matches none of the model's {len(ids)} layers, e.g. {ids[:3]}"
+            )
         return matching
 
     def _observe(self, layer: str, callback: LayerCallback) -> Callable[[], None]:
@@ -155,7 +159,11 @@ class _SharedHooks:
                 if callback in watching:
                     watching.remove(callback)
                 observed = model_ref()
-                if observed is not None and not any(layers.values()) and self._watchers.get(observed) is layers:
+                if (
+                    observed is not None
+                    and not any(layers.values())
+                    and self._watchers.get(observed) is layers
+                ):
                     del self._watchers[observed]
                     adapter.remove_hooks(observed)
 

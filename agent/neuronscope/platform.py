@@ -51,7 +51,7 @@ class Platform:
             max_overhead_pct=max_overhead_pct, overhead_action=overhead_action, **settings
         )
         self._exporters = tuple(exporters)
-        global _current
+        global _current  # noqa: PLW0603 - the process has one platform
         with _lock:
             ENGINE.start(self.settings, self._make_exporters, redactor)
             ENGINE.watch_model = _watch_model
@@ -75,7 +75,7 @@ class Platform:
 
     def shutdown(self) -> None:
         """Stop observing, uninstrument everything, and flush within the exit timeout."""
-        global _current
+        global _current  # noqa: PLW0603 - the process has one platform
         with _lock:
             uninstrument()
             ENGINE.stop(self.settings.exit_timeout_s)
@@ -94,7 +94,7 @@ def current() -> Platform:
     with _lock:
         if _current is None or not ENGINE.running:
             Platform()
-        assert _current is not None  # noqa: S101 - Platform() has just set it; for the type checkers
+        assert _current is not None
         return _current
 
 
@@ -163,7 +163,7 @@ def flush(timeout_s: float = 10.0) -> bool:
 
 def forget() -> None:
     """Forget the process's platform (tests)."""
-    global _current
+    global _current  # noqa: PLW0603
     with _lock:
         _current = None
 

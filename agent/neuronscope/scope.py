@@ -64,10 +64,14 @@ class Scope:
     # --- the block ---------------------------------------------------------------------------------
     def __enter__(self) -> Scope:
         if self._recording is not None:
-            raise RuntimeError(f"the scope {self.name!r} has been used already; make a new ns.Scope for each block")
+            raise RuntimeError(
+                f"the scope {self.name!r} has been used already; make a new ns.Scope for each block"
+            )
         self._recording = Recording(self.name, self._budget, self._max_bytes, recording.CURRENT.get())
         self._token = recording.CURRENT.set(self._recording)
-        opened = ENGINE.open_span(self.name, SpanKind.INTERNAL, LIBRARY, {names.SCOPE_NAME: self.name}, nested=True)
+        opened = ENGINE.open_span(
+            self.name, SpanKind.INTERNAL, LIBRARY, {names.SCOPE_NAME: self.name}, nested=True
+        )
         if opened is not None:
             self._span, self._context = opened
             self._recording.root = self._span
@@ -113,7 +117,9 @@ class Scope:
     def recording(self) -> Recording:
         """The recording; the scope must have been entered."""
         if self._recording is None:
-            raise RuntimeError(f"the scope {self.name!r} has not been entered: use `with ns.Scope(...) as scope:`")
+            raise RuntimeError(
+                f"the scope {self.name!r} has not been entered: use `with ns.Scope(...) as scope:`"
+            )
         return self._recording
 
     @property
@@ -133,4 +139,3 @@ class Scope:
         artifact = self.artifact
         artifact.save(path)
         return artifact
-

@@ -103,7 +103,7 @@ def _setting(
 ) -> T:
     """A `Settings` field; `also` are further variables that are read when `env` is not set."""
     metadata = {"env": (env, *also), "help": help_, "parse": parse}
-    return cast(T, field(default=default, metadata=metadata))
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +126,13 @@ class Settings:
         15.0, "NEURONSCOPE_MAX_OVERHEAD_PCT", "Budget: per cent of observed time.", _number(0.0, 1000.0)
     )
     overhead_action: OverheadAction = _setting(
-        cast(OverheadAction, "reduce"),
+        "reduce",
         "NEURONSCOPE_OVERHEAD_ACTION",
         "Beyond the budget: only warn, reduce fidelity, or abort the scope.",
         _choice("warn", "reduce", "abort"),
     )
     capture_content: ContentCapture = _setting(
-        cast(ContentCapture, "no_content"),
+        "no_content",
         "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
         "Where prompts, answers and documents may be recorded.",
         _choice("no_content", "span_only", "event_only", "span_and_event"),
@@ -184,14 +184,18 @@ class Settings:
         1.0, "NEURONSCOPE_EXPORT_INTERVAL", "Seconds between span batches.", _number(0.01, 3600.0)
     )
     metric_export_interval_s: float = _setting(
-        15.0, "NEURONSCOPE_METRIC_EXPORT_INTERVAL", "Seconds between OTLP metric exports.", _number(0.1, 3600.0)
+        15.0,
+        "NEURONSCOPE_METRIC_EXPORT_INTERVAL",
+        "Seconds between OTLP metric exports.",
+        _number(0.1, 3600.0),
     )
     exit_timeout_s: float = _setting(
-        2.0, "NEURONSCOPE_EXIT_TIMEOUT", "Longest delay of the process's exit, in seconds.", _number(0.0, 60.0)
+        2.0,
+        "NEURONSCOPE_EXIT_TIMEOUT",
+        "Longest delay of the process's exit, in seconds.",
+        _number(0.0, 60.0),
     )
-    otlp_endpoint: str = _setting(
-        "", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTLP collector for all signals.", _text
-    )
+    otlp_endpoint: str = _setting("", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTLP collector for all signals.", _text)
     otlp_traces_endpoint: str = _setting(
         "", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTLP collector for traces (full URL).", _text
     )
@@ -199,7 +203,7 @@ class Settings:
         "", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTLP collector for metrics (full URL).", _text
     )
     otlp_protocol: OtlpProtocol = _setting(
-        cast(OtlpProtocol, "http/protobuf"),
+        "http/protobuf",
         "OTEL_EXPORTER_OTLP_PROTOCOL",
         "http/protobuf or grpc.",
         _choice("http/protobuf", "grpc"),
@@ -208,7 +212,7 @@ class Settings:
         (), "OTEL_EXPORTER_OTLP_HEADERS", "Headers sent to the collector: key=value,…", _pairs
     )
     otlp_compression: Literal["none", "gzip"] = _setting(
-        cast(Literal["none", "gzip"], "none"),
+        "none",
         "OTEL_EXPORTER_OTLP_COMPRESSION",
         "none or gzip.",
         _choice("none", "gzip"),
@@ -256,7 +260,7 @@ class Settings:
         unknown = set(arguments) - {item.name for item in fields(cls)}
         if unknown:
             known = ", ".join(sorted(item.name for item in fields(cls)))
-            raise ConfigError(f"no setting is called {sorted(unknown)[0]!r}. There are: {known}")
+            raise ConfigError(f"no setting is called {min(unknown)!r}. There are: {known}")
         values = _from_file(env)
         for item in fields(cls):
             for variable in item.metadata["env"]:

@@ -23,6 +23,7 @@ def neuronscope(*arguments: str, **environment: str) -> subprocess.CompletedProc
         text=True,
         env={**os.environ, **environment},
         timeout=60,
+        check=False,
     )
 
 

@@ -19,6 +19,8 @@ from neuronscope.instrumentation import (
     WrappedMethod,
 )
 
+__all__ = ["Client", "Endpoint", "FakeAsyncStream", "FakeStream", "Operation", "integration"]
+
 
 class FakeStream:
     """A stream object as SDKs have them: an inner iterator, `close`, `with`."""
@@ -73,12 +75,16 @@ class Client:
 
     calls: list[Any] = field(default_factory=list[Any])
 
-    def chat(self, prompt: str, *, model: str = "m", stream: bool = False, fail: bool = False) -> Any:
+    def chat(
+        self, prompt: str, *, model: str = "m", stream: bool = False, fail: bool = False, cut: bool = False
+    ) -> Any:
         """Return an answer, or a stream of its words."""
         self.calls.append(prompt)
         if fail:
             raise ValueError("no: " + prompt)
-        return FakeStream(prompt.split()) if stream else {"text": prompt, "tokens": len(prompt.split())}
+        if stream:
+            return FakeStream(prompt.split(), fail_after=0 if cut else None)
+        return {"text": prompt, "tokens": len(prompt.split())}
 
     async def achat(self, prompt: str, *, model: str = "m", stream: bool = False) -> Any:
         """The same, awaited."""
@@ -107,13 +113,13 @@ CHAT = Endpoint(
 )
 STREAM = Stream(
     is_stream=lambda result: isinstance(result, FakeStream | FakeAsyncStream),
-    get_iterator=lambda stream: stream._iterator,  # noqa: SLF001
+    get_iterator=lambda stream: stream._iterator,
     set_iterator=lambda stream, iterator: setattr(stream, "_iterator", iterator),
 )
 
 
 def snapshot(instance: Any, arguments: dict[str, Any], content: bool) -> Snapshot | None:
-    kept = {key: arguments[key] for key in ("model", "stream") if key in arguments}
+    kept: dict[str, Any] = {key: arguments[key] for key in ("model", "stream") if key in arguments}
     return Snapshot(CHAT, arguments.get("model", "m"), kept, Peer("fake", "localhost", 1))
 
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +39,9 @@ OVERHEAD = "neuronscope_overhead_accounted_ratio"
 
 @click.command()
 @click.option("--questions", metavar="N", type=click.IntRange(1, 12), default=3, show_default=True)
-@click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Where the merged recording goes.")
+@click.option(
+    "--out", metavar="FILE", type=click.Path(path_type=Path), help="Where the merged recording goes."
+)
 @click.option("--keep-running", is_flag=True, help="Leave both programs running until Ctrl-C.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def demo(questions: int, out: Path | None, keep_running: bool, format_: str) -> None:
@@ -54,7 +56,7 @@ def demo(questions: int, out: Path | None, keep_running: bool, format_: str) -> 
     _check_out(target)
     with _stop_on_sigterm():
         model = _prepare(text)
-        ports = dict(zip((MODEL_SERVER, RAG_SERVICE), free_ports(), strict=True))
+        ports: dict[str, int] = dict(zip((MODEL_SERVER, RAG_SERVICE), free_ports(), strict=True))
         with Lines(text) as lines:
             processes = DemoProcesses(
                 work,
@@ -130,7 +132,7 @@ def _overhead(port: int) -> float | None:
 
 
 def _wait(console: Console, running: DemoProcesses, ports: dict[str, int]) -> None:
-    console.print(f"\nask: curl -s {running.service_url}/ask -d '{{\"question\": \"…\"}}'", highlight=False)
+    console.print(f'\nask: curl -s {running.service_url}/ask -d \'{{"question": "…"}}\'', highlight=False)
     for name, port in ports.items():
         console.print(f"metrics of {name}: http://127.0.0.1:{port}/metrics", highlight=False)
     console.print("Ctrl-C stops both.")
@@ -142,22 +144,33 @@ def _wait(console: Console, running: DemoProcesses, ports: dict[str, int]) -> No
 
 
 def _print_text(
-    console: Console, overhead: dict[str, float | None], target: Path, artifact: Artifact, ports: dict[str, int]
+    console: Console,
+    overhead: dict[str, float | None],
+    target: Path,
+    artifact: Artifact,
+    ports: dict[str, int],
 ) -> None:
     console.print()
     show(console, artifact, last=1)
-    told = ", ".join(f"{name} {'unknown' if pct is None else f'{pct:.2f} %'}" for name, pct in overhead.items())
+    told = ", ".join(f"{name} {_percent(pct)}" for name, pct in overhead.items())
     console.print(f"\noverhead accounted (budget 15 %): {told}", highlight=False)
     console.print(
-        f"recorded: {len(artifact.telemetry.spans)} spans, {len(artifact.telemetry.layer_snapshots)} layer records",
+        f"recorded: {len(artifact.telemetry.spans)} spans, "
+        f"{len(artifact.telemetry.layer_snapshots)} layer records",
         highlight=False,
     )
     console.print("\nlook next:", style="bold")
     quoted = shlex.quote(str(target))
     console.print(f"  neuronscope view {quoted}", highlight=False, soft_wrap=True)
     console.print(f"  neuronscope view {quoted} --last 1 --all-layers", highlight=False, soft_wrap=True)
-    console.print("  neuronscope demo --keep-running     (then open /metrics and ask with curl)", highlight=False)
+    console.print(
+        "  neuronscope demo --keep-running     (then open /metrics and ask with curl)", highlight=False
+    )
     console.print("  OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 neuronscope demo", highlight=False)
+
+
+def _percent(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f} %"
 
 
 def _print_json(
@@ -174,7 +187,7 @@ def _print_json(
 
 
 @contextmanager
-def _stop_on_sigterm() -> Iterator[None]:
+def _stop_on_sigterm() -> Generator[None]:
     """SIGTERM ends the demo as Ctrl-C does: in good order."""
 
     def interrupt(*_: object) -> None:

@@ -73,7 +73,9 @@ def check(settings: Settings) -> None:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"`.nsz` files cannot be written to {settings.nsz!r}: {error.strerror}.") from None
+            raise ConfigError(
+                f"`.nsz` files cannot be written to {settings.nsz!r}: {error.strerror}."
+            ) from None
         if not os.access(directory, os.W_OK | os.X_OK):
             raise ConfigError(f"`.nsz` files cannot be written to {settings.nsz!r}: no permission.")
 
@@ -82,29 +84,31 @@ def command_for(module: str | None, program: Sequence[str]) -> list[str]:
     """The command to execute.
 
     Raises:
-        click.ClickException: there is no such program (exit code 127).
+        ProgramNotFound: there is no such program.
     """
     if module is not None:
         return [sys.executable, "-m", module, *program]
     if not program:
-        raise click.UsageError("what is to be run? E.g. `neuronscope run app.py` or `neuronscope run uvicorn app:app`.")
+        raise click.UsageError(
+            "what is to be run? E.g. `neuronscope run app.py` or `neuronscope run uvicorn app:app`."
+        )
     name, *arguments = program
     if name.endswith(".py"):
         if not Path(name).is_file():
-            raise _not_found(f"there is no file {name!r}")
+            raise ProgramNotFound(f"there is no file {name!r}")
         return [sys.executable, name, *arguments]
     # Console scripts beside this interpreter come first: they are this environment's.
     beside = shutil.which(name, path=str(Path(sys.executable).parent))
     found = beside or shutil.which(name)
     if found is None:
-        raise _not_found(f"no program is called {name!r}")
+        raise ProgramNotFound(f"no program is called {name!r}")
     return [found, *arguments]
 
 
-def _not_found(message: str) -> click.ClickException:
-    error = click.ClickException(message)
-    error.exit_code = 127
-    return error
+class ProgramNotFound(click.ClickException):
+    """There is no such program; the shell's exit code for that."""
+
+    exit_code = 127
 
 
 def observed_environment(environ: Mapping[str, str]) -> dict[str, str]:

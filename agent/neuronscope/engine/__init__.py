@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -32,7 +32,7 @@ from neuronscope.engine.span import LightSpan
 from neuronscope.engine.worker import Worker
 from neuronscope.exporters import Exporter, ExporterContext
 from neuronscope.governor import Budget
-from neuronscope.instrumentation import Snapshot, WrappedMethod
+from neuronscope.instrumentation import WrappedMethod
 from neuronscope.settings import Settings
 from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord, SpanRecord
@@ -94,7 +94,7 @@ class Engine:
         GUARD.on_fault = lambda site, kind: self.metrics.add(
             names.INTERNAL_ERRORS, 1, (("site", site), ("kind", kind))
         )
-        resource = dict(self.resource())
+        resource: dict[str, Any] = dict(self.resource())
         make = self._make_exporters
         context = ExporterContext(settings, resource, self._collect, self.count_lost, self._count_exported)
         self.exporters = make(context) if make is not None else ()
@@ -300,7 +300,7 @@ class Engine:
                 trace_state=decision.trace_state,
             )
             if decision.attributes:
-                own.update(decision.attributes)
+                own.update(cast("Mapping[str, Any]", decision.attributes))
             span = LightSpan(name, context, known, kind, library, start, own)
             span.resource = own_provider.resource
         span.recording = recordings.CURRENT.get()

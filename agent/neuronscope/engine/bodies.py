@@ -172,7 +172,8 @@ def notice_close(response: Any, site: str, notice: CloseNotice) -> bool:
 
 def _tap(response: Any, site: str, take: Callable[[bytes], None] | None, close: Callable[..., None]) -> bool:
     stream = getattr(response, "stream", None)
-    kind = _tap_class(type(stream))
+    stream_class: type = type(stream)
+    kind = _tap_class(stream_class)
     if kind is None:
         return False
     response.stream = kind(stream, site, take, close)

@@ -12,6 +12,7 @@ import hmac
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from neuronscope.engine.guard import GUARD
@@ -85,7 +86,7 @@ class ContentPolicy:
             if sensitivity is Sensitivity.IDENTIFIER and self._hash_identifiers:
                 plain = _map_text(plain, self._hash)
             elif sensitivity is Sensitivity.CONTENT and self._redactor is not None:
-                plain = _map_text(plain, lambda text, key=key: self._redact(key, text))  # type: ignore[misc]
+                plain = _map_text(plain, partial(self._redact, key))
             kept[key] = self._fit(key, plain, truncated)
         if truncated:
             kept[names.TRUNCATED] = truncated
@@ -98,7 +99,7 @@ class ContentPolicy:
         return cast(str, self.apply({names.EXCEPTION_MESSAGE: message}).get(names.EXCEPTION_MESSAGE))
 
     def _redact(self, key: str, text: str) -> str:
-        redactor = cast(Redactor, self._redactor)
+        redactor = cast("Callable[[str, str], object]", self._redactor)
         start = time.perf_counter()
         result = GUARD.call("content.redactor", redactor, key, text)
         if not isinstance(result, str) or time.perf_counter() - start > REDACTOR_BUDGET_S:
@@ -134,9 +135,7 @@ def _map_text(value: AttributeValue, function: Callable[[str], str]) -> Attribut
         return function(value)
     if isinstance(value, Sequence):
         items = cast(Sequence[object], value)
-        return cast(
-            AttributeValue, [function(item) if isinstance(item, str) else item for item in items]
-        )
+        return cast(AttributeValue, [function(item) if isinstance(item, str) else item for item in items])
     return value
 
 
@@ -161,13 +160,12 @@ def plain_value(value: object) -> AttributeValue | None:
 
 def text_value(text: str) -> str:
     """The text without lone surrogates."""
-    text = str(text) if type(text) is not str else text
+    text = str.__str__(text)  # an enum member's value, not its name
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _builtin(value: bool | int | float) -> bool | int | float:
     # Subclasses (enum members, numpy.float64) become the builtin they extend.
-    for builtin in (bool, int, float):
-        if isinstance(value, builtin):
-            return builtin(value)
-    return float(value)
+    if isinstance(value, bool):
+        return bool(value)
+    return int(value) if isinstance(value, int) else float(value)

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from neuronscope.engine.fingerprint_query import QueryFacts, query_facts
 from neuronscope.instrumentation import Hit, Message, Operation, Peer, Request, Response
@@ -176,7 +176,7 @@ def message_dict(message: Message) -> dict[str, Any]:
 
 def to_json(items: Any) -> str:
     """Content attributes are JSON text: Python SDKs have no structured span attributes."""
-    value = items if isinstance(items, list | tuple | dict) else list(items)
+    value = cast("Any", items if isinstance(items, list | tuple | dict) else list(items))
     return json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.util.types import Attributes as OtelAttributes
 
 from neuronscope._version import __version__
 from neuronscope.engine import facts
@@ -26,7 +28,6 @@ def call_attributes(call: Call, library: str, content: bool) -> dict[str, Any]:
     request = GUARD.call(
         f"{library}.read_request", endpoint.read_request, call.snapshot.arguments, content, default=Request()
     )
-    request = request or Request()
     attributes.update(facts.request_facts(request))
     response = GUARD.call(f"{library}.read_response", _response, call, content)
     if response is not None:
@@ -99,7 +100,7 @@ def read_attributes(span: LightSpan, content: bool) -> dict[str, Any]:
 def sdk_record(span: ReadableSpan, policy: ContentPolicy) -> SpanRecord:
     """The record of a span that the service made by hand on our provider."""
     context, parent, status = span.get_span_context(), span.parent, span.status
-    assert context is not None  # noqa: S101 - an ended span has one; for the type checkers
+    assert context is not None
     scope = span.instrumentation_scope
     return SpanRecord(
         trace_id=context.trace_id,
@@ -112,7 +113,7 @@ def sdk_record(span: ReadableSpan, policy: ContentPolicy) -> SpanRecord:
         parent_span_id=parent.span_id if parent is not None else None,
         parent_is_remote=parent.is_remote if parent is not None else False,
         events=[
-            _masked_event(SpanEvent(event.name, event.timestamp, dict(event.attributes or {})), policy)
+            _masked_event(SpanEvent(event.name, event.timestamp, _plain(event.attributes)), policy)
             for event in span.events
         ],
         links=[
@@ -120,7 +121,7 @@ def sdk_record(span: ReadableSpan, policy: ContentPolicy) -> SpanRecord:
                 SpanLink(
                     link.context.trace_id,
                     link.context.span_id,
-                    dict(link.attributes or {}),
+                    _plain(link.attributes),
                     link.context.trace_state.to_header(),
                     int(link.context.trace_flags),
                 ),
@@ -138,6 +139,10 @@ def sdk_record(span: ReadableSpan, policy: ContentPolicy) -> SpanRecord:
         dropped_events=span.dropped_events,
         dropped_links=span.dropped_links,
     )
+
+
+def _plain(attributes: OtelAttributes) -> dict[str, Any]:
+    return dict(attributes or {})
 
 
 def _masked_event(event: SpanEvent, policy: ContentPolicy) -> SpanEvent:
@@ -175,7 +180,7 @@ def record_metrics(record: SpanRecord, call: Call | None, metrics: Aggregator) -
         _count_tokens(record, metrics, exemplar)
         if call is not None and call.stream is not None:
             times = call.stream.times
-            for earlier, later in zip(times, times[1:], strict=False):
+            for earlier, later in pairwise(times):
                 observe(names.PER_CHUNK, (later - earlier) / 1e9)
     if facts.is_retrieval(attributes) and names.RETRIEVAL_RETURNED in attributes:
         metrics.add(names.RETRIEVALS, 1, labels_of(names.RETRIEVALS, attributes))

@@ -16,11 +16,11 @@ class PrivateIdGenerator(IdGenerator):
     """Random ids, independent of the global random state."""
 
     def __init__(self) -> None:
-        self._bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
+        self._bits = random.Random(os.urandom(16)).getrandbits
         os.register_at_fork(after_in_child=self._reseed)
 
     def _reseed(self) -> None:
-        self._bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311
+        self._bits = random.Random(os.urandom(16)).getrandbits
 
     def generate_span_id(self) -> int:
         """A non-zero 64-bit id."""

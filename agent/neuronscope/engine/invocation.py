@@ -11,7 +11,7 @@ import inspect
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry import context as otel_context
 
@@ -169,7 +169,7 @@ class Invocation:
 def close_with(stream: Any, state: StreamState) -> None:
     """End the observation when the service closes the stream (`with` closes it too)."""
     for name in ("close", "aclose"):
-        close = getattr(type(stream), name, None)
+        close: Any = getattr(cast("Any", type(stream)), name, None)
         if close is None:
             continue
         try:

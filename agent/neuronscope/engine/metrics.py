@@ -112,7 +112,9 @@ class Aggregator:
                 return sum(h.count for h in self._histograms.get(metric, {}).values())
             return sum(self._numbers.get(metric, {}).values())
 
-    def _admit(self, metric: Metric, series: dict[Labels, float] | dict[Labels, _Histogram], labels: Labels) -> Labels:
+    def _admit(
+        self, metric: Metric, series: dict[Labels, float] | dict[Labels, _Histogram], labels: Labels
+    ) -> Labels:
         """The labels to record under: the given ones, or the fold once the metric is full."""
         if labels in series or len(series) < MAX_SERIES:
             return labels
@@ -123,9 +125,7 @@ class Aggregator:
 
 
 def _frozen(histogram: _Histogram) -> HistogramValue:
-    return HistogramValue(
-        tuple(histogram.counts), histogram.sum, histogram.count, tuple(histogram.exemplars)
-    )
+    return HistogramValue(tuple(histogram.counts), histogram.sum, histogram.count, tuple(histogram.exemplars))
 
 
 def labels_of(metric: Metric, attributes: Mapping[str, object]) -> Labels:

@@ -38,7 +38,7 @@ class _Intake(SpanProcessor):
     def shutdown(self) -> None:
         """Nothing to do: the platform stops the worker."""
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002 - OTel's signature
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
         return True
 
 
@@ -61,8 +61,13 @@ class Pipeline:
         if self._own is None:
             attributes = {"service.name": self._settings.service_name} if self._settings.service_name else {}
             provider = TracerProvider(
-                resource=Resource.create({**attributes, "telemetry.distro.name": "neuronscope",
-                                          "telemetry.distro.version": __version__}),
+                resource=Resource.create(
+                    {
+                        **attributes,
+                        "telemetry.distro.name": "neuronscope",
+                        "telemetry.distro.version": __version__,
+                    }
+                ),
                 id_generator=PrivateIdGenerator(),
                 shutdown_on_exit=False,
             )
@@ -79,9 +84,11 @@ class Pipeline:
             return None
         processors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", None)
         if processors is None:
-            return provider  # not the SDK's: whatever it does with spans is the service's choice
+            other: trace.TracerProvider = provider  # not the SDK's: what it does is the service's choice
+            return other
         mine = 1 if provider is self._own else 0
-        return provider if len(processors) > mine else None
+        theirs: trace.TracerProvider | None = provider if len(processors) > mine else None
+        return theirs
 
     def start_foreign(
         self, provider: trace.TracerProvider, span: LightSpan, parent: otel_context.Context

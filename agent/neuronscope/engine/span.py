@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from neuronscope.engine.invocation import Call
+    from neuronscope.layers import ModelCall
     from neuronscope.recording import Recording
 
 # As many attributes and events as OpenTelemetry's own default limits; what goes beyond is counted.
@@ -77,7 +78,7 @@ class LightSpan(trace.Span):
         self.link_buffer: list[SpanLink] | None = None
         self._status: Status | None = None
         self.call: Call | None = None
-        self.model_call: Any = None
+        self.model_call: ModelCall | None = None
         self.recording: Recording | None = None
         self.foreign: trace.Span | None = None
         self.masked: dict[str, Any] | None = None
@@ -125,7 +126,7 @@ class LightSpan(trace.Span):
         if len(buffer) >= MAX_BUFFERED:
             self.dropped_events += 1
             return
-        buffer.append(SpanEvent(name, timestamp or time.time_ns(), dict(attributes or {})))
+        buffer.append(SpanEvent(name, timestamp or time.time_ns(), _plain(attributes)))
 
     def add_link(self, context: SpanContext, attributes: OtelAttributes = None) -> None:
         """Buffer a link."""
@@ -137,7 +138,7 @@ class LightSpan(trace.Span):
             SpanLink(
                 context.trace_id,
                 context.span_id,
-                dict(attributes or {}),
+                _plain(attributes),
                 context.trace_state.to_header(),
                 int(context.trace_flags),
             )
@@ -158,7 +159,7 @@ class LightSpan(trace.Span):
         exception: BaseException,
         attributes: OtelAttributes = None,
         timestamp: int | None = None,
-        escaped: bool = False,  # noqa: ARG002 - part of OpenTelemetry's signature
+        escaped: bool = False,
     ) -> None:
         """Buffer an exception event: its type; its message is content (see the content policy)."""
         kind = type(exception)
@@ -205,3 +206,7 @@ class LightSpan(trace.Span):
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
         return InstrumentationScope(self.library)
+
+
+def _plain(attributes: OtelAttributes) -> dict[str, Any]:
+    return dict(attributes or {})

@@ -84,7 +84,9 @@ class Worker:
         self._queue: deque[tuple[Any, int]] = deque()
         self._added = 0
         self._removed = 0
-        self._count_lock = threading.RLock()  # by producers only; re-entered when garbage collection ends a stream
+        self._count_lock = (
+            threading.RLock()
+        )  # by producers only; re-entered when garbage collection ends a stream
         self._work_lock = threading.RLock()  # taken by whoever does the worker's work
         self._wake = threading.Event()
         self._stop = False

@@ -13,7 +13,7 @@ import inspect
 import weakref
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
@@ -106,7 +106,7 @@ class Installation:
 
     def _find(self, target: str, module: ModuleType, *, optional: bool) -> Callable[..., Any] | None:
         owner, name = _owner(target, module)
-        function = None if owner is None else vars(owner).get(name)
+        function = cast("Any", None if owner is None else vars(owner).get(name))
         if inspect.isfunction(function):
             return None if getattr(function, "__neuronscope__", None) is self else function
         if not optional:
@@ -152,7 +152,7 @@ def wrapper_for(
                 return await original(*args, **kwargs)
             invocation, call_args, call_kwargs = opened
             try:
-                result = await original(*args[: is_method], *call_args, **call_kwargs)
+                result = await original(*args[:is_method], *call_args, **call_kwargs)
             except BaseException as error:
                 GUARD.call(site, invocation.fail, error)
                 raise
@@ -168,7 +168,7 @@ def wrapper_for(
             return original(*args, **kwargs)
         invocation, call_args, call_kwargs = opened
         try:
-            result = original(*args[: is_method], *call_args, **call_kwargs)
+            result = original(*args[:is_method], *call_args, **call_kwargs)
         except BaseException as error:
             GUARD.call(site, invocation.fail, error)
             raise
@@ -211,7 +211,7 @@ def _follower(installation: Installation, original: Callable[..., Any]) -> Calla
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if args and GUARD.call("wrap.copies", installation.covers, args[0]):
+        if args and bool(GUARD.call("wrap.copies", installation.covers, args[0])):
             GUARD.call("wrap.copies", installation.include, result)
         return result
 

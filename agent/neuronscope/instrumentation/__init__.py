@@ -91,7 +91,7 @@ class Request:
     metric: str | None = None  # as in `Response`, for stores whose request or collection tells it
     write_count: int | None = None
     # anything else worth an attribute of the registry, by key
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Response:
     hits: Sequence[Sequence[Hit]] | None = None
     metric: str | None = None  # cosine, dot, euclid, manhattan: how to read scores
     returned: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)

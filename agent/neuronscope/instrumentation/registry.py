@@ -59,8 +59,8 @@ _registered_clients: dict[str, ClientIntegration] = {}
 _registered_backends: dict[str, BackendAdapter] = {}
 
 
-def register_adapter(adapter: BackendAdapter | ClientIntegration) -> None:
-    """Add an adapter of one's own; one of the same name replaces a built-in one.
+def register_adapter(adapter: object) -> None:
+    """Add an adapter of one's own, for models or for a library; it replaces a built-in one of its name.
 
     Raises:
         ConfigError: the object is neither a `ClientIntegration` nor a `BackendAdapter`.
@@ -100,7 +100,9 @@ def client(name: str) -> ClientIntegration:
         return cast(ClientIntegration, CLIENTS[name].load())
     found = _outside(ClientIntegration).get(name)
     if found is None:
-        raise AdapterNotFoundError(f"no client adapter is called {name!r}. There are: {', '.join(client_names())}")
+        raise AdapterNotFoundError(
+            f"no client adapter is called {name!r}. There are: {', '.join(client_names())}"
+        )
     return cast(ClientIntegration, found)
 
 

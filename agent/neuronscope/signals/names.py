@@ -195,7 +195,9 @@ QUERY_DIMENSION: Final = _attribute("neuronscope.query.dimension", "int", "Lengt
 QUERY_NORM: Final = _attribute("neuronscope.query.norm", "double", "L2 norm of the query vector.")
 QUERY_DTYPE: Final = _attribute("neuronscope.query.dtype", "string", "Element type of the query vector.")
 QUERY_FINGERPRINT: Final = _attribute(
-    "neuronscope.query.fingerprint", "string", "64-bit SimHash of the query vector: alike vectors, alike bits."
+    "neuronscope.query.fingerprint",
+    "string",
+    "64-bit SimHash of the query vector: alike vectors, alike bits.",
 )
 QUERY_COUNT: Final = _attribute("neuronscope.query.count", "int", "Query vectors of one call.")
 WRITE_COUNT: Final = _attribute("neuronscope.write.count", "int", "Points written, if the call tells.")
@@ -279,10 +281,20 @@ RETRIEVALS_EMPTY: Final = _metric(
     "neuronscope.retrieval.empty", _C, "{query}", "Queries without any hit.", _RETRIEVAL
 )
 PREFILL_SECONDS: Final = _metric(
-    "neuronscope.model.prefill.duration", _H, "s", "Prefill of an in-process model call.", (MODEL_NAME,), SECONDS
+    "neuronscope.model.prefill.duration",
+    _H,
+    "s",
+    "Prefill of an in-process model call.",
+    (MODEL_NAME,),
+    SECONDS,
 )
 DECODE_SECONDS: Final = _metric(
-    "neuronscope.model.decode.duration", _H, "s", "Decoding of an in-process model call.", (MODEL_NAME,), SECONDS
+    "neuronscope.model.decode.duration",
+    _H,
+    "s",
+    "Decoding of an in-process model call.",
+    (MODEL_NAME,),
+    SECONDS,
 )
 NON_FINITE: Final = _metric(
     "neuronscope.model.non_finite", _C, "{element}", "NaN and Inf seen in layers.", (MODEL_NAME,)

@@ -37,7 +37,7 @@ class SpanEvent:
 
     name: str
     time_unix_ns: int
-    attributes: Attributes = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict[str, AttributeValue])
     dropped_attributes: int = 0
 
 
@@ -47,7 +47,7 @@ class SpanLink:
 
     trace_id: int
     span_id: int
-    attributes: Attributes = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict[str, AttributeValue])
     trace_state: str = ""
     trace_flags: int = 1
     dropped_attributes: int = 0

@@ -31,7 +31,7 @@ class _View:
 
     @property
     def operation(self) -> str:
-        """``chat``, ``embeddings``, ``retrieval``, …"""
+        """What was done: ``chat``, ``embeddings``, ``retrieval`` and so on."""
         return str(self._get(names.OPERATION_NAME) or self._get(names.DB_OPERATION) or self.span.name)
 
 
@@ -88,7 +88,7 @@ class RetrievalSpan(_View):
 
     @property
     def store(self) -> str | None:
-        """The store: ``qdrant``, …"""
+        """The store, as ``qdrant``."""
         return cast("str | None", self._get(names.DB_SYSTEM))
 
     @property
@@ -134,6 +134,4 @@ def llm_spans(spans: Sequence[SpanRecord]) -> list[LLMSpan]:
 
 def retrieval_spans(spans: Sequence[SpanRecord]) -> list[RetrievalSpan]:
     """The similarity searches among spans, in order of their start."""
-    return [
-        RetrievalSpan(span) for span in spans if span.attributes.get(names.OPERATION_NAME) == "retrieval"
-    ]
+    return [RetrievalSpan(span) for span in spans if span.attributes.get(names.OPERATION_NAME) == "retrieval"]

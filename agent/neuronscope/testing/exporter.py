@@ -41,7 +41,7 @@ class InMemoryExporter:
             self._spans += batch.spans
             self._layers += batch.layers
 
-    def flush(self, timeout_s: float) -> bool:  # noqa: ARG002 - the contract's signature
+    def flush(self, timeout_s: float) -> bool:
         """Nothing is buffered."""
         return True
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from opentelemetry.trace import SpanKind
 
@@ -19,7 +20,9 @@ def document(artifact: Artifact, *, layers: bool = True) -> dict[str, Any]:
         "spans": [span_document(span) for span in artifact.telemetry.spans],
         "llm_spans": [llm_document(span) for span in artifact.llm_spans],
         "retrieval_spans": [retrieval_document(span) for span in artifact.retrieval_spans],
-        "layer_snapshots": [layer_document(record) for record in artifact.telemetry.layer_snapshots] if layers else [],
+        "layer_snapshots": [layer_document(record) for record in artifact.telemetry.layer_snapshots]
+        if layers
+        else [],
         "damage": list(artifact.damage),
     }
 
@@ -101,5 +104,5 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [plain(item) for item in cast("Sequence[object]", value)]
     return value

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry.trace import SpanKind, StatusCode
 from rich.console import Console
-from rich.markup import escape
 from rich.text import Text
 from rich.tree import Tree
 
@@ -18,13 +17,19 @@ from neuronscope.viewer.tree import Node, Trace
 
 MAX_LAYERS: Final = 8
 BAR_WIDTH: Final = 24
-_KIND_STYLE: Final = {SpanKind.SERVER: "bold cyan", SpanKind.CLIENT: "bold green", SpanKind.INTERNAL: "bold magenta"}
+_KIND_STYLE: Final = {
+    SpanKind.SERVER: "bold cyan",
+    SpanKind.CLIENT: "bold green",
+    SpanKind.INTERNAL: "bold magenta",
+}
 
 
 def print_trace(console: Console, trace: Trace, *, all_layers: bool = False) -> None:
     """Print one trace."""
     total = max(_ends(trace.roots), default=0) - trace.start_unix_ns
-    title = Text.assemble(("trace ", "dim"), (f"{trace.trace_id:032x}", "yellow"), (f"  {ms(total / 1e6)}", "bold"))
+    title = Text.assemble(
+        ("trace ", "dim"), (f"{trace.trace_id:032x}", "yellow"), (f"  {ms(total / 1e6)}", "bold")
+    )
     tree = Tree(title, guide_style="dim")
     for root in trace.roots:
         _add(tree, root, trace.start_unix_ns, max(total, 1), "", all_layers)
@@ -85,7 +90,9 @@ def _tokens(span: SpanRecord) -> str:
 def _ending(span: SpanRecord) -> str:
     reasons = ", ".join(map(str, _items(span.attributes.get(names.FINISH_REASONS))))
     end = span.attributes.get(names.STREAM_END)
-    return ", ".join(filter(None, (reasons and f"finish {reasons}", "" if end in (None, "complete") else str(end))))
+    return ", ".join(
+        filter(None, (reasons and f"finish {reasons}", "" if end in (None, "complete") else str(end)))
+    )
 
 
 def _store_words(span: SpanRecord) -> Iterator[str]:
@@ -137,7 +144,8 @@ def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[T
         yield Text.assemble(
             (f"{layer:<{width}}", "magenta"),
             f"  {count} steps  mean {sum(s.mean for s in summaries) / count:+.4f}"
-            f"  std {sum(s.std for s in summaries) / count:.4f}  max |x| {max(s.abs_max for s in summaries):.3f}",
+            f"  std {sum(s.std for s in summaries) / count:.4f}"
+            f"  max |x| {max(s.abs_max for s in summaries):.3f}",
             (f"  {full} full", "dim") if full else "",
             (f"  {bad} NON-FINITE", "bold red") if bad else "",
         )
@@ -159,16 +167,11 @@ def _ends(nodes: Sequence[Node]) -> Iterator[int]:
 
 
 def _items(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []
+    return list(cast("Sequence[Any]", value)) if isinstance(value, list | tuple) else []
 
 
 def ms(milliseconds: float) -> str:
     """A duration for people."""
-    if milliseconds >= 10_000:  # noqa: PLR2004 - ten seconds
+    if milliseconds >= 10_000:
         return f"{milliseconds / 1000:.1f} s"
-    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2f} ms"  # noqa: PLR2004
-
-
-def safe(text: str) -> str:
-    """Text of a recording for rich markup."""
-    return escape(text)
+    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2f} ms"

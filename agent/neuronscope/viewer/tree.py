@@ -47,7 +47,10 @@ def traces(
         services: name of the process's service by (trace id, span id), where known.
     """
     named = services or {}
-    nodes = {key: Node(span, named.get(key, "")) for span in spans if (key := (span.trace_id, span.span_id))}
+    nodes: dict[tuple[int, int], Node] = {}
+    for span in spans:
+        key = (span.trace_id, span.span_id)
+        nodes[key] = Node(span, named.get(key, ""))
     found: dict[int, Trace] = {}
     for (trace_id, _), node in nodes.items():
         trace = found.setdefault(trace_id, Trace(trace_id))
