@@ -46,7 +46,7 @@ for package in ("neuronscope", "neuronscope_instrumentation", "neuronscope_expor
             print(module.name)
 """
 OPTIONAL = ("torch", "transformers", "sentence_transformers", "openai", "qdrant_client", "uvicorn", "grpc",
-            "fastapi", "starlette", "accelerate", "gguf", "safetensors", "mcap", "psutil", "isal", "pytest",
+            "fastapi", "starlette", "accelerate", "gguf", "safetensors", "mcap", "psutil", "isal", "ml_dtypes", "pytest",
             "google")  # fmt: skip
 
 
