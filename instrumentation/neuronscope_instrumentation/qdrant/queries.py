@@ -1,0 +1,125 @@
+"""What a Qdrant query is: a similarity search or a listing, by which vector, and on which scale it scores.
+
+Queries are told by their types' names: the library is not imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from neuronscope.instrumentation import Request
+from neuronscope.signals import names
+from neuronscope_instrumentation.qdrant.clients import distance
+
+# Stand for the queries of the older `recommend` and `discover`, whose vectors are the store's.
+STORED_POINTS: Final = "stored points"
+DISCOVERY: Final = "discovery"
+# Queries whose scores measure no similarity.
+_UNSCORED: Final = frozenset({"NoneType", "OrderByQuery", "SampleQuery"})
+# Queries that score on a scale of their own, on which more is better.
+_OWN_SCALE: Final = frozenset(
+    {"FormulaQuery", "DiscoverQuery", "ContextQuery", "RelevanceFeedbackQuery", "TextQuery"}
+)
+
+
+class AskedQuery(NamedTuple):
+    """One query as it was asked.
+
+    Attributes:
+        limit: hits asked for.
+        filter: restricts what is searched.
+        prefetch: the queries whose results this one merges or rescores.
+    """
+
+    query: Any
+    using: str | None
+    limit: int
+    filter: Any
+    prefetch: Any
+
+    @property
+    def scored(self) -> bool:
+        """Do its scores measure similarity?"""
+        return type(self.query).__name__ not in _UNSCORED
+
+
+def frozen(query: Any) -> Any:
+    """The query, copied if it is of a kind that its owner may change before the worker reads it."""
+    owned = type(query).__name__ == "list" or type(query).__module__ == "numpy"
+    return query.copy() if owned else query
+
+
+def read_request(kept: Mapping[str, Any], content: bool) -> Request:
+    """Facts of a call by what its snapshot kept."""
+    queries: Sequence[AskedQuery] | None = kept.get("queries")
+    if queries is None:
+        return Request(write_count=kept.get("write_count"), filtered=kept.get("filtered"))
+    vectors = kept["vectors"] or kept["client"].learned.get(kept["collection"])
+    texts = {text for asked in queries if content and (text := _text(asked.query))}
+    return Request(
+        k=_common({asked.limit for asked in queries}),
+        filtered=any(map(_filtered, queries)),
+        query_vectors=[query_vector(asked) for asked in queries],
+        query_text=_common(texts),
+        metric=_common({scale(asked.query, asked.using, vectors) for asked in queries}),
+        extra={names.DB_BATCH_SIZE: len(queries)} if len(queries) > 1 else {},
+    )
+
+
+def scale(query: Any, using: str | None, vectors: Any) -> str | None:
+    """How to read the scores of a query: a distance, a fusion's name, or None (unknown: more is better)."""
+    kind = type(query).__name__
+    if kind in _OWN_SCALE or kind in _UNSCORED or query is DISCOVERY:
+        return None
+    if kind == "RrfQuery":
+        return "rrf"
+    if kind == "FusionQuery":
+        return str(getattr(query.fusion, "value", query.fusion))
+    if kind == "SparseVector":
+        return "dot"  # the only one Qdrant has for sparse vectors
+    if kind == "RecommendQuery":
+        strategy = getattr(query.recommend, "strategy", None)
+        averaged = getattr(strategy, "value", strategy) in (None, "average_vector")
+        return distance(vectors, using) if averaged else None
+    if kind == "NearestQuery":
+        return scale(query.nearest, using, vectors)
+    return distance(vectors, using)
+
+
+def query_vector(asked: AskedQuery) -> Any:
+    """The dense vector that was searched with; None for an id, a text or a sparse vector.
+
+    A fusion or rescoring searches with its prefetches' vectors: taken if just one of them is dense.
+    """
+    vector = _dense(asked.query)
+    if vector is not None:
+        return vector
+    steps = [_dense(getattr(step, "query", None)) for step in _steps(asked)]
+    dense = [step for step in steps if step is not None]
+    return dense[0] if len(dense) == 1 else None
+
+
+def _dense(query: Any) -> Any:
+    query = getattr(query, "nearest", query)
+    return query if type(query).__name__ in ("list", "tuple") or hasattr(query, "__array__") else None
+
+
+def _text(query: Any) -> str | None:
+    text = getattr(getattr(query, "nearest", query), "text", None)  # Document
+    text = getattr(text, "query", text)  # TextQuery
+    return text if isinstance(text, str) else None
+
+
+def _filtered(asked: AskedQuery) -> bool:
+    return asked.filter is not None or any(getattr(step, "filter", None) for step in _steps(asked))
+
+
+def _steps(asked: AskedQuery) -> Sequence[Any]:
+    prefetch: Any = asked.prefetch
+    return cast(Sequence[Any], prefetch if type(prefetch) is list else (prefetch,))
+
+
+def _common(values: set[Any]) -> Any:
+    """What all queries of a call have in common; None if they differ."""
+    return next(iter(values)) if len(values) == 1 else None
