@@ -24,7 +24,7 @@ from neuronscope.engine import ENGINE, OURS
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.span import LightSpan
 from neuronscope.exceptions import UnsupportedTensorError
-from neuronscope.instrumentation import BackendAdapter, ObservingBackend
+from neuronscope.instrumentation import BackendAdapter, ObservingBackend, Operation
 from neuronscope.instrumentation.registry import backend_for
 from neuronscope.recording import Recording
 from neuronscope.signals import names
@@ -49,11 +49,13 @@ class ModelCall:
     """What one span learns about the layers that run in it.
 
     Attributes:
+        generates: its forwards are prefill and decoding, not batches.
         root_ends: perf-counter readings at which the model's own forward ended: the first ends the
             prefill of a generation, the last its decoding.
     """
 
     model: str
+    generates: bool = True
     started_ns: int = field(default_factory=time.perf_counter_ns)
     root_ends: list[int] = field(default_factory=list[int])
     layers: dict[str, _LayerAggregate] = field(default_factory=dict[str, _LayerAggregate])
@@ -96,8 +98,9 @@ class ModelCall:
         if self.root_ends:
             first, last = self.root_ends[0], self.root_ends[-1]
             attributes[names.MODEL_FORWARDS] = len(self.root_ends)
-            attributes[names.MODEL_PREFILL] = (first - self.started_ns) / 1e9
-            if len(self.root_ends) > 1 and last > first:
+            if self.generates:
+                attributes[names.MODEL_PREFILL] = (first - self.started_ns) / 1e9
+            if self.generates and last > first:
                 attributes[names.MODEL_DECODE] = (last - first) / 1e9
                 attributes[names.MODEL_DECODE_RATE] = (len(self.root_ends) - 1) / ((last - first) / 1e9)
         if self.records or self.skipped:
@@ -254,7 +257,8 @@ def watch_call(model: Any, span: LightSpan) -> Callable[[], None] | None:
     adapter, name, watches = plan
     if not isinstance(adapter, ObservingBackend):
         return None
-    call = span.model_call = ModelCall(name)
+    operation = span.call.snapshot.endpoint.operation if span.call is not None else None
+    call = span.model_call = ModelCall(name, generates=operation is not Operation.EMBEDDINGS)
     undo = [adapter.observe_layer(model, ROOT, lambda _: call.root_ends.append(time.perf_counter_ns()))]
     scope = recordings.CURRENT.get()
     if scope is None or not scope.probes(model):
