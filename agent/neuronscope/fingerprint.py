@@ -66,13 +66,8 @@ def _feed(digest: _Digest, value: object) -> None:
             _feed_bytes(digest, b"b", value.tobytes())
         case Mapping():
             _feed_mapping(digest, cast(Mapping[object, object], value))
-        case Iterable() if not isinstance(value, set | frozenset):
-            digest.update(b"[")
-            for item in cast(Iterable[object], value):
-                _feed(digest, item)
-            digest.update(b"]")
         case _:
-            _feed_buffer(digest, value)
+            _feed_pieces(digest, value)
 
 
 def _feed_mapping(digest: _Digest, value: Mapping[object, object]) -> None:
@@ -86,15 +81,22 @@ def _feed_mapping(digest: _Digest, value: Mapping[object, object]) -> None:
     digest.update(b"}")
 
 
-def _feed_buffer(digest: _Digest, value: Any) -> None:
+def _feed_pieces(digest: _Digest, value: Any) -> None:
+    """Other buffers count as bytes; other iterables by their items, in order."""
     try:
         view = memoryview(value)
     except TypeError:
-        raise TypeError(
-            f"cannot fingerprint a {type(value).__qualname__}: give bytes, text, numbers, arrays, "
-            "mappings or sequences of them"
-        ) from None
-    _feed(digest, view)
+        if not isinstance(value, Iterable) or isinstance(value, set | frozenset):
+            raise TypeError(
+                f"cannot fingerprint a {type(value).__qualname__}: give bytes, text, numbers, arrays, "
+                "mappings or sequences of them"
+            ) from None
+        digest.update(b"[")
+        for item in cast(Iterable[object], value):
+            _feed(digest, item)
+        digest.update(b"]")
+    else:
+        _feed(digest, view)
 
 
 def _feed_bytes(digest: _Digest, tag: bytes, content: bytes | bytearray | memoryview) -> None:

@@ -54,7 +54,7 @@ def match_layers(model: nn.Module, pattern: str) -> list[str]:
         find_layer(model, pattern)
         return [pattern]
     expression = _expression(pattern)
-    paths = [p for p, m in _modules(model) if expression.fullmatch(p) and _computes(m)]
+    paths = [p for p, m in _modules(model) if p and expression.fullmatch(p) and _computes(m)]
     if not paths:
         raise _not_found(model, pattern)
     return paths

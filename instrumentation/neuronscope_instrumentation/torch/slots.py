@@ -209,7 +209,9 @@ def _slot_of(module: nn.Module) -> Slot | None:
     """The slot that this module's calls go through now."""
     compiled = module.__dict__.get(COMPILED_CALL)
     found = compiled if compiled is not None else module.__dict__.get(CALL)
-    return found if isinstance(found, Slot) and found.module() is module else None
+    if isinstance(found, Slot) and found.module() is module:
+        return found
+    return next((slot for slot, owner in _hidden if owner is module), None)
 
 
 def _notify(observers: tuple[Observer, ...], output: object) -> None:
@@ -253,5 +255,5 @@ def _show(_: object) -> None:
     with _lock:
         while _hidden:
             slot, module = _hidden.pop()
-            if slot.observers and _slot_of(module) is None:
+            if slot.observers:
                 slot.install(module)

@@ -62,10 +62,11 @@ class TorchSnapshot(TensorSnapshot):
     Not shared between threads: it lives in the model's thread, for one callback.
     """
 
-    __slots__ = ("_tensor",)
+    __slots__ = ("_summary", "_tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor: torch.Tensor | None = tensor
+        self._summary: TensorSummary | None = None
         with without_function_modes():  # a mode of the user's would see even `.shape`
             shape = () if tensor.is_nested else tuple(tensor.shape)
             super().__init__(shape, dtype_name(tensor.dtype))
@@ -95,7 +96,10 @@ class TorchSnapshot(TensorSnapshot):
         """
         from neuronscope_instrumentation.torch.summary import summarize
 
-        return summarize(self._live())
+        tensor = self._live()
+        if self._summary is None:  # several observers of one layer share it
+            self._summary = summarize(tensor)
+        return self._summary
 
     def close(self) -> None:
         """End the loan: the tensor is let go, and values can no longer be read."""

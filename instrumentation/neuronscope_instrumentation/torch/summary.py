@@ -124,7 +124,7 @@ def summarize(tensor: torch.Tensor) -> TensorSummary:
 def _on_cpu(plain: torch.Tensor) -> Moments:
     total = None
     for piece in _pieces(plain, PIECE):
-        values = piece.abs() if piece.dtype.is_complex else piece
+        values = piece.abs() if piece.dtype.is_complex else piece.resolve_neg()
         moments = _fast(values.to(torch.float32)) if values.dtype in _AS_FLOAT32 else None
         if moments is None:
             moments = _careful(values.to(torch.float64))

@@ -1,0 +1,225 @@
+"""Compiling, exporting and tracing a watched model give what they give without us."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from neuronscope_instrumentation.torch import ADAPTER
+from neuronscope_instrumentation.torch.internals import CALL
+
+INPUT = torch.linspace(-1, 1, 16).view(2, 8)
+PATHS = ("", "first", "rest", "rest.1")
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, about its deprecated ways to compile
+
+
+class Net(nn.Module):
+    """Small, and scriptable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.rest = nn.Sequential(nn.ReLU(), nn.Linear(8, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rest(self.first(x))  # type: ignore[no-any-return]
+
+
+def make_net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def watch(model: nn.Module, *paths: str) -> tuple[list[str], Callable[[], None]]:
+    seen: list[str] = []
+    undo = [
+        ADAPTER.observe_layer(
+            model, path, lambda snapshot, path=path: seen.append(path) or snapshot.summarize()
+        )
+        for path in paths or PATHS
+    ]
+    return seen, lambda: [step() for step in undo] and None
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    """No compiled code of another test."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Graphs:
+    """A backend that notes what it is given to compile."""
+
+    def __init__(self) -> None:
+        self.codes: list[str] = []
+
+    def __call__(self, graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        self.codes.append(graph.code)
+        return graph.forward  # type: ignore[no-any-return]
+
+
+def life(model: Net, compile_: Callable[[Graphs], Callable[..., Any]], when: str, *paths: str) -> Graphs:
+    """Compile and run a model, watched from before or after its first call, then no longer."""
+    graphs = Graphs()
+    expected = make_net()(INPUT)
+    undo: Callable[[], None] = lambda: None
+    if when == "before":
+        _, undo = watch(model, *paths)
+    run = compile_(graphs)
+    assert torch.equal(run(INPUT), expected)
+    if when == "after":
+        _, undo = watch(model, *paths)
+    for _ in range(2):
+        assert torch.equal(run(INPUT), expected)
+    undo()
+    for _ in range(2):
+        assert torch.equal(run(INPUT), expected)
+    return graphs
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("paths", [("first",), PATHS], ids=["one", "all"])
+def test_graphs_and_compilations_are_those_of_the_plain_model(when: str, paths: tuple[str, ...]) -> None:
+    """One graph, the same code, whether watched before or after the first call, or no longer."""
+
+    def compiled(model: Net) -> Callable[[Graphs], Callable[..., Any]]:
+        return lambda graphs: torch.compile(model, backend=graphs, fullgraph=True)
+
+    plain = life(model := make_net(), compiled(model), "never")
+    torch._dynamo.reset()
+    watched = life(model := make_net(), compiled(model), when, *paths)
+    assert watched.codes == plain.codes
+    assert len(plain.codes) == 1
+
+
+def test_the_boundary_of_a_compiled_model_is_seen_and_its_inside_told() -> None:
+    """By `torch.compile(model)` and by `model.compile()`."""
+    wrapped = torch.compile(make_net(), backend="eager")
+    seen, _ = watch(wrapped, "", "_orig_mod", "_orig_mod.first")
+    wrapped(INPUT)
+    assert seen == [""]
+    inside = {"_orig_mod": "compiled", "_orig_mod.first": "compiled"}
+    assert ADAPTER.not_visited(wrapped, ["", *inside], seen) == inside
+
+    model = make_net()
+    model.compile(backend="eager")
+    seen, undo = watch(model, "", "first")
+    model(INPUT)
+    assert seen == [""]
+    assert ADAPTER.not_visited(model, ["", "first"], seen) == {"first": "compiled"}
+    undo()
+    assert not isinstance(vars(model)["_compiled_call_impl"], type(vars(model).get(CALL)))
+    assert torch.equal(model(INPUT), make_net()(INPUT))
+
+
+def test_a_model_compiled_while_watched_is_told_as_compiled() -> None:
+    """The slot below never fires again, and goes without a trace."""
+    model = make_net()
+    seen, undo = watch(model, "", "first")
+    model.compile(backend="eager")
+    assert torch.equal(model(INPUT), make_net()(INPUT))
+    assert ADAPTER.not_visited(model, ["", "first"], seen) == {"": "compiled", "first": "compiled"}
+    undo()
+    assert CALL not in vars(model)
+    assert torch.equal(model(INPUT), make_net()(INPUT))
+
+
+def test_modules_outside_a_compiled_part_are_seen() -> None:
+    """Compilation of one submodule leaves the others observable."""
+    model = make_net()
+    model.rest.compile(backend="eager")
+    seen, _ = watch(model)
+    model(INPUT)
+    model(INPUT)
+    assert seen == ["first", "rest", ""] * 2
+
+
+def test_a_layer_watched_during_a_compilation_is_watched_after_it() -> None:
+    """Slots step aside while Dynamo traces; what comes or goes meanwhile is not lost."""
+    model = make_net()
+    seen, undo = watch(model, "first")
+    late: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        undo()
+        ADAPTER.observe_layer(model, "first", lambda _: late.append("first"))
+        assert CALL not in vars(model.rest)
+        return graph.forward  # type: ignore[no-any-return]
+
+    watch(model, "rest")
+    torch.compile(model, backend=backend)(INPUT)
+    model(INPUT)
+    assert (seen, late) == ([], ["first"])
+    assert CALL in vars(model.rest)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_sees_the_plain_model(strict: bool) -> None:
+    """The same exported program; nothing captured from fake tensors."""
+    plain = torch.export.export(make_net(), (INPUT,), strict=strict)
+    model = make_net()
+    seen, _ = watch(model)
+    exported = torch.export.export(model, (INPUT,), strict=strict)
+    assert exported.graph_module.code == plain.graph_module.code
+    assert seen == []
+    assert torch.equal(exported.module()(INPUT), make_net()(INPUT))
+
+
+def test_tracing_and_scripting_see_the_plain_model() -> None:
+    """jit.trace, jit.script, fx and make_fx give the same code, and no records."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    ways: list[Callable[[Any], Any]] = [
+        lambda model: torch.jit.trace(model, INPUT, check_trace=False),
+        torch.jit.script,
+        torch.fx.symbolic_trace,
+        lambda model: make_fx(model)(INPUT),
+    ]
+    for way in ways:
+        plain = way(make_net())
+        model = make_net()
+        seen, _ = watch(model)
+        traced = way(model)
+        assert traced.code == plain.code
+        assert seen == []
+        assert torch.equal(traced(INPUT), make_net()(INPUT))
+
+
+def test_a_scripted_model_is_seen_at_its_boundary() -> None:
+    """TorchScript runs the inside without Python: told, not silent."""
+    scripted = torch.jit.script(make_net())
+    seen, _ = watch(scripted, "", "first")
+    scripted(INPUT)
+    assert seen == [""]
+    assert ADAPTER.not_visited(scripted, ["", "first"], seen) == {"first": "scripted"}
+
+
+def test_fake_tensors_and_functorch_levels_are_passed_through() -> None:
+    """No values, no records, no errors; the functional results are the plain ones."""
+    from torch._subclasses import FakeTensorMode
+
+    model = make_net()
+    seen, _ = watch(model)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert model(mode.from_tensor(INPUT)).shape == (2, 4)
+    mapped = torch.func.vmap(model)(INPUT)
+    gradient = torch.func.grad(lambda x: model(x).sum())(INPUT)
+    assert seen == []
+    torch.testing.assert_close(mapped, make_net()(INPUT))
+    torch.testing.assert_close(gradient, torch.func.grad(lambda x: make_net()(x).sum())(INPUT))
+
+
+def test_functional_call_is_seen_with_the_weights_it_was_given() -> None:
+    """Swapped parameters are what computes."""
+    model = make_net()
+    means: list[float] = []
+    ADAPTER.observe_layer(model, "", lambda snapshot: means.append(snapshot.summarize().mean))
+    zeros = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    torch.func.functional_call(model, zeros, (INPUT,))
+    assert means == [0.0]
