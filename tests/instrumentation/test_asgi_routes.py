@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from fastapi import APIRouter, FastAPI
-from neuronscope_instrumentation.asgi.routes import route_template
-from neuronscope_instrumentation.asgi.server import trace_headers
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Host, Mount, Route
+
+from neuronscope_instrumentation.asgi.routes import route_template
+from neuronscope_instrumentation.asgi.server import trace_headers
 
 
 async def answer(request: Request) -> Response:
@@ -70,7 +71,9 @@ def fastapi() -> FastAPI:
     return app
 
 
-def scope_after(app: Any, path: str, method: str = "GET", host: str = "localhost", **more: Any) -> dict[str, Any]:
+def scope_after(
+    app: Any, path: str, method: str = "GET", host: str = "localhost", **more: Any
+) -> dict[str, Any]:
     """Run one request in process, and return what the framework made of the scope."""
     scope: dict[str, Any] = {
         "type": "http",

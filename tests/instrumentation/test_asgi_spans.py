@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from opentelemetry import baggage, trace
 from opentelemetry.trace import SpanKind, StatusCode
-from served import Kept, Server, served, wait_until
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
@@ -23,6 +22,7 @@ from starlette.websockets import WebSocket
 
 import neuronscope as ns
 from neuronscope.signals.records import SpanRecord
+from served import Kept, Server, served, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -239,9 +239,7 @@ def test_client_that_leaves_is_no_error(server: Server, kept: Kept) -> None:
     assert span.status is StatusCode.UNSET
 
 
-def test_cancelled_request_is_no_error(
-    server: Server, kept: Kept, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cancelled_request_is_no_error(server: Server, kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
     """A cancelled handler ends its span as cancelled; the context was restored without complaint."""
     server.get("/cancelled")
     span = only_server_span(kept)
@@ -317,8 +315,7 @@ def test_websocket_and_lifespan_pass_through(kept: Kept) -> None:
                 await send({"type": message["type"] + ".complete"})
 
     with served(app, lifespan="on") as server:
-        wrapped = server.config.loaded_app
-        asyncio.run(wrapped({"type": "websocket"}, None, None))
+        asyncio.run(server.app({"type": "websocket"}, None, None))
     assert seen == ["lifespan", "websocket"]
     ns.flush()
     assert kept.spans == []
@@ -396,9 +393,7 @@ def test_duration_is_a_metric(server: Server, kept: Kept) -> None:
     }
 
 
-def test_nothing_is_logged_as_an_error(
-    server: Server, kept: Kept, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_logged_as_an_error(server: Server, kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
     """Good requests and a client that leaves: no ERROR line anywhere."""
     with caplog.at_level(logging.ERROR):
         server.get("/hello/ada")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from opentelemetry.trace import SpanKind
@@ -28,7 +28,7 @@ class Kept:
     def export(self, batch: Batch) -> None:
         self.spans += batch.spans
 
-    def flush(self, timeout_s: float) -> bool:  # noqa: ARG002 - the contract's signature
+    def flush(self, timeout_s: float) -> bool:
         return True
 
     def shutdown(self, timeout_s: float) -> None:
@@ -57,6 +57,11 @@ class Server:
         lines = [f"GET {path} HTTP/1.1", "host: test", "connection: close", *headers, "", ""]
         return self.exchange("\r\n".join(lines).encode())
 
+    @property
+    def app(self) -> Any:
+        """The application as uvicorn calls it."""
+        return cast(Any, self.config).loaded_app
+
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
 
@@ -69,7 +74,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def served(app: Any, **options: Any) -> Iterator[Server]:
+def served(app: Any, **options: Any) -> Generator[Server]:
     """The application behind uvicorn on a free port; everything that varies is off."""
     defaults: dict[str, Any] = {"log_config": None, "date_header": False, "timeout_graceful_shutdown": 2}
     config = uvicorn.Config(app, host="127.0.0.1", port=0, **{**defaults, **options})
@@ -88,7 +93,7 @@ def served(app: Any, **options: Any) -> Iterator[Server]:
     assert not thread.is_alive(), "uvicorn did not stop"
 
 
-def wait_until(condition: Any, patience_s: float = PATIENCE_S) -> None:
+def wait_until(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
     """Poll until `condition()` is true, or fail."""
     deadline = time.monotonic() + patience_s
     while not condition():

@@ -2,7 +2,7 @@
 
 The seam is the server's own: after uvicorn has loaded the application (`Config.load`, whether it was
 named, made by a factory, or is WSGI behind an adapter) the loaded application is wrapped, once and
-outermost.  Nothing else of uvicorn or of a framework is touched.
+outermost.  A second, smaller one: FastAPI's own telemetry is kept from tracing the same request.
 """
 
 from __future__ import annotations
@@ -10,21 +10,30 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import ClientIntegration, Kind
-from neuronscope_instrumentation.asgi.server import SITE, Seam
+from neuronscope_instrumentation.asgi.others import quiet_fastapi
+from neuronscope_instrumentation.asgi.server import SITE, Seam, traced_into_own_pipeline
 
 if TYPE_CHECKING:
     from neuronscope.engine import Engine
 
 __all__ = ["UVICORN"]
+FASTAPI: Final = "fastapi.telemetry._asgi"
 
 
 def _install(engine: Engine, module_name: str) -> Callable[[], None]:
+    """Install what belongs to the module just imported, and return the undo."""
+    members: dict[str, Any] = vars(sys.modules[module_name])
+    if module_name == FASTAPI:
+        return quiet_fastapi(members["NativeTelemetry"], traced_into_own_pipeline)
+    return _wrap_what_is_loaded(engine, members["Config"])
+
+
+def _wrap_what_is_loaded(engine: Engine, config: Any) -> Callable[[], None]:
     """Wrap what `Config.load` loads; the undo makes applications already wrapped pass through."""
-    config: Any = vars(sys.modules[module_name])["Config"]
     original: Callable[..., Any] = config.load
     seam = Seam(engine)
 
@@ -47,6 +56,6 @@ UVICORN = ClientIntegration(
     name="uvicorn",
     requires="uvicorn>=0.30",
     kind=Kind.SERVER,
-    modules=("uvicorn.config",),
+    modules=("uvicorn.config", FASTAPI),
     install=_install,
 )

@@ -6,13 +6,15 @@ and FastAPI's own telemetry, which is on as soon as any tracer provider is confi
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, MutableMapping
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
+
+from neuronscope.engine.guard import GUARD
 
 MAX_LAYERS: Final = 32
 _OTEL_MIDDLEWARE: Final = "OpenTelemetryMiddleware"
-_FASTAPI_KEY: Final = "fastapi.telemetry"
 
 
 def already_traced(app: object, owns_pipeline: Callable[[], bool]) -> bool:
@@ -50,31 +52,59 @@ def _is_otel_middleware(kind: object) -> bool:
 
 
 def _fastapi_traces(layer: object, owns_pipeline: Callable[[], bool]) -> bool:
-    """Is FastAPI's own telemetry the service's choice here?
+    """Does FastAPI's own telemetry trace into a pipeline of the service's?
 
-    Where the only provider is ours, FastAPI is on just because we are here: then we trace, without the
-    path and the query string, and `hush_fastapi` keeps it from doing so too.  Unless the service also
-    has FastAPI's metrics or logs on, which one switch turns off together: those stay.
+    Where the only provider is ours, FastAPI is on just because we are here, and `quiet_fastapi` applies.
     """
-    native: Any = getattr(layer, "_native_telemetry", None)
-    config: object = getattr(native, "config", None)
+    config: object = getattr(getattr(layer, "_native_telemetry", None), "config", None)
     if not isinstance(config, dict):
         return False
     settings = cast("dict[str, Any]", config)
-    if not settings.get("tracing"):
-        return False
-    if settings.get("tracer_provider") is not None or not owns_pipeline():
-        return True
-    return bool(type(native)({**settings, "tracing": False}).enabled())
+    return bool(settings.get("tracing")) and (
+        settings.get("tracer_provider") is not None or not owns_pipeline()
+    )
 
 
-def hush_fastapi(scope: MutableMapping[str, Any]) -> None:
-    """Mark the request as traced, the way FastAPI itself does for the applications below it."""
-    if _FASTAPI_KEY in sys.modules:
-        scope.setdefault(_FASTAPI_KEY, None)
+def quiet_fastapi(native: Any, is_ours: Callable[[], bool]) -> Callable[[], None]:
+    """Keep FastAPI's telemetry from tracing a request that we trace into our own pipeline.
 
+    Else there were two SERVER spans, one of them with the path and the query string.  FastAPI's metrics
+    and logs go on as the service has them, and so do its spans where the pipeline is the service's.
 
-def unhush_fastapi(scope: MutableMapping[str, Any]) -> None:
-    """Take the mark of `hush_fastapi` away."""
-    if scope.get(_FASTAPI_KEY, scope) is None:
-        del scope[_FASTAPI_KEY]
+    Args:
+        native: FastAPI's class ``NativeTelemetry``.
+        is_ours: whether the current request is traced by us into our own pipeline.
+
+    Returns:
+        The undo.
+    """
+    members: dict[str, Any] = vars(native)
+    originals: dict[str, Callable[..., Any]] = {name: members[name] for name in ("enabled", "__call__")}
+    without: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def quiet(telemetry: Any) -> Any:
+        if not is_ours() or not telemetry.config["tracing"]:
+            return telemetry
+        twin = without.get(telemetry)
+        if twin is None:
+            twin = without[telemetry] = native({**telemetry.config, "tracing": False})
+        return twin
+
+    def through(original: Callable[..., Any]) -> Callable[..., Any]:
+        # Not a coroutine function, even around one: no frame of ours stands in the service's tracebacks.
+        @functools.wraps(original)
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(GUARD.call("asgi.fastapi", quiet, self, default=self), *args, **kwargs)
+
+        return wrapper
+
+    wrappers = {name: through(original) for name, original in originals.items()}
+    for name, wrapper in wrappers.items():
+        setattr(native, name, wrapper)
+
+    def undo() -> None:
+        for name, wrapper in wrappers.items():
+            if vars(native).get(name) is wrapper:
+                setattr(native, name, originals[name])
+
+    return undo

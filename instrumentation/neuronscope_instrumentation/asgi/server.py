@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import type_name
 from neuronscope.signals import names
-from neuronscope_instrumentation.asgi.others import already_traced, hush_fastapi, unhush_fastapi
+from neuronscope_instrumentation.asgi.others import already_traced
 from neuronscope_instrumentation.asgi.routes import route_template
 
 if TYPE_CHECKING:
@@ -145,10 +145,13 @@ class Request:
         self._status: int | None = None
         self._complete = False
 
+    @property
+    def own_pipeline(self) -> bool:
+        """Does the span belong to our pipeline?"""
+        return self._span.foreign is None
+
     def enter(self) -> None:
         """Make the span current for the application."""
-        if self._span.foreign is None:
-            hush_fastapi(self.scope)
         self._token = otel_context.attach(self._context)
 
     def send(self, message: Message) -> Awaitable[None]:
@@ -171,7 +174,6 @@ class Request:
         # In another context this coroutine was closed from outside, and there is nothing to restore.
         if self._token is not None and otel_context.get_current() is self._context:
             otel_context.detach(self._token)
-        unhush_fastapi(scope)
         own = span.own
         own[names.URL_SCHEME] = scope.get("scheme", "http")  # a proxy header may have corrected it
         route = GUARD.call("asgi.route", route_template, scope)
@@ -208,6 +210,12 @@ class Request:
             own[names.HTTP_RESPONSE_STATUS_CODE] = status
             if status >= 500:
                 own.setdefault(names.ERROR_TYPE, str(status))
+
+
+def traced_into_own_pipeline() -> bool:
+    """Is the current request one that we trace, and not into a pipeline of the service's?"""
+    request = otel_context.get_value(_REQUEST)
+    return isinstance(request, Request) and request.own_pipeline
 
 
 def trace_headers(scope: Mapping[str, Any]) -> dict[str, str]:
