@@ -13,11 +13,16 @@ from neuronscope.exceptions import NeuronscopeError
 
 
 def start() -> None:
-    """Start the platform from the environment and instrument everything.  Never raises."""
-    GUARD.call("auto.start", _start)
+    """Start the platform from the environment and instrument everything.  Never raises.
+
+    The program matters more than its observation: whatever goes wrong, it runs on, and is told once.
+    """
+    if not GUARD.call("auto.start", _start):
+        faults = ", ".join(f"{kind} at {site}" for site, kind in GUARD.faults)
+        sys.stderr.write(f"neuronscope: not observed: a fault of ours ({faults}). Please report it.\n")
 
 
-def _start() -> None:
+def _start() -> bool:
     from neuronscope import platform
 
     try:
@@ -25,8 +30,8 @@ def _start() -> None:
             platform.instrument()
             _flush_on_sigterm()
     except NeuronscopeError as error:
-        # The program matters more than its observation: it runs on, and is told once.
         sys.stderr.write(f"neuronscope: not observed: {error}\n")
+    return True
 
 
 def _flush_on_sigterm() -> None:
