@@ -8,6 +8,7 @@ that is current becomes the record's parent and collects per-layer aggregates.
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 import weakref
@@ -31,6 +32,8 @@ from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity, LayerRecord
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 
+_ANONYMOUS: Final = frozenset({"model", "models", "snapshot", "snapshots", "checkpoint", "latest", "."})
+_HASH: Final = re.compile("[0-9a-f]{32,64}")
 MAX_AGGREGATED: Final = 128  # layers whose aggregates fit a span
 ROOT: Final = ""  # path of the model itself
 _open_spans: Final = threading.RLock()
@@ -309,5 +312,12 @@ def model_name(model: Any) -> str:
     config = getattr(model, "config", None)
     path = getattr(config, "_name_or_path", None) or getattr(model, "model_name_or_path", None)
     if isinstance(path, str) and path:
-        return path.rstrip("/").rpartition("/")[2]
+        return name_from_path(path)
     return type(model).__name__
+
+
+def name_from_path(path: str) -> str:
+    """The last part of a model's path that says something: not ``model``, nor a snapshot's hash."""
+    parts = [part for part in path.replace("\\", "/").split("/") if part]
+    telling = [part for part in parts if part.lower() not in _ANONYMOUS and not _HASH.fullmatch(part)]
+    return (telling or parts or [path])[-1]

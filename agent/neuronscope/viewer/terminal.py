@@ -16,7 +16,7 @@ from neuronscope.signals.records import LayerRecord, SpanRecord
 from neuronscope.viewer.tree import Node, Trace
 
 MAX_LAYERS: Final = 8
-BAR_WIDTH: Final = 24
+BAR_WIDTH: Final = 16
 _KIND_STYLE: Final = {
     SpanKind.SERVER: "bold cyan",
     SpanKind.CLIENT: "bold green",
@@ -40,7 +40,7 @@ def print_trace(console: Console, trace: Trace, *, all_layers: bool = False) -> 
 
 def _add(tree: Tree, node: Node, origin: int, total: int, service: str, all_layers: bool) -> None:
     span = node.span
-    line = Text()
+    line = Text(no_wrap=True, overflow="ellipsis")
     line.append(_bar(span, origin, total), style="dim")
     line.append(f" {ms(span.duration_ms):>9}  ")
     line.append(span.name, style=_KIND_STYLE.get(span.kind, "bold"))
@@ -50,7 +50,7 @@ def _add(tree: Tree, node: Node, origin: int, total: int, service: str, all_laye
         line.append(f"  ERROR {span.attributes.get(names.ERROR_TYPE, '')}", style="bold red")
     branch = tree.add(line)
     for fact in facts(span):
-        branch.add(Text(fact, style="dim"))
+        branch.add(Text(fact, style="dim", no_wrap=True, overflow="ellipsis"))
     for text in _layer_lines(node.layers, all_layers):
         branch.add(text)
     for child in node.children:
@@ -60,8 +60,8 @@ def _add(tree: Tree, node: Node, origin: int, total: int, service: str, all_laye
 def facts(span: SpanRecord) -> Iterator[str]:
     """What is worth a line under a span, in a person's words."""
     get = span.attributes.get
-    if model := get(names.RESPONSE_MODEL) or (get(names.REQUEST_MODEL) if get(names.PROVIDER_NAME) else None):
-        yield " · ".join(filter(None, (f"model {model}", _tokens(span), _ending(span))))
+    if get(names.PROVIDER_NAME) and (words := " · ".join(filter(None, _model_words(span)))):
+        yield words
     if (chunk := get(names.TIME_TO_FIRST_CHUNK)) is not None:
         yield f"first chunk after {ms(float(str(chunk)) * 1000)}, {get(names.STREAM_CHUNKS)} chunks"
     if get(names.DB_SYSTEM):
@@ -71,13 +71,17 @@ def facts(span: SpanRecord) -> Iterator[str]:
     if get(names.MODEL_FORWARDS):
         yield " · ".join(filter(None, _phases(span)))
     if get(names.LAYERS_OBSERVED):
-        yield (
-            f"{get(names.LAYERS_OBSERVED)} layers, {get(names.LAYERS_RECORDS)} records, "
-            f"{get(names.LAYERS_SKIPPED)} not recorded ({get(names.FIDELITY_REASON) or 'nothing withheld'}), "
-            f"{get(names.LAYERS_NON_FINITE)} non-finite, fidelity {get(names.FIDELITY)}"
-        )
+        yield " · ".join(filter(None, _layer_words(span)))
     if never := get(names.LAYERS_NOT_VISITED):
         yield "not visited: " + ", ".join(map(str, _items(never)[:MAX_LAYERS]))
+
+
+def _model_words(span: SpanRecord) -> Iterator[str]:
+    answered = span.attributes.get(names.RESPONSE_MODEL)
+    if answered and answered != span.attributes.get(names.REQUEST_MODEL):
+        yield f"answered by {answered}"
+    yield _tokens(span)
+    yield _ending(span)
 
 
 def _tokens(span: SpanRecord) -> str:
@@ -127,6 +131,15 @@ def _phases(span: SpanRecord) -> Iterator[str]:
         yield f"{float(str(rate)):.1f} tokens/s"
 
 
+def _layer_words(span: SpanRecord) -> Iterator[str]:
+    get = span.attributes.get
+    yield f"{get(names.LAYERS_OBSERVED)} layers, {get(names.LAYERS_RECORDS)} {get(names.FIDELITY)} records"
+    if skipped := get(names.LAYERS_SKIPPED):
+        yield f"{skipped} NOT RECORDED ({get(names.FIDELITY_REASON) or 'unknown why'})"
+    non_finite = get(names.LAYERS_NON_FINITE)
+    yield f"{non_finite} NON-FINITE" if non_finite else "all finite"
+
+
 def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[Text]:
     by_layer: dict[str, list[LayerRecord]] = defaultdict(list)
     for record in records:
@@ -143,11 +156,14 @@ def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[T
         full = sum(record.tensor is not None for record in taken)
         yield Text.assemble(
             (f"{layer:<{width}}", "magenta"),
-            f"  {count} steps  mean {sum(s.mean for s in summaries) / count:+.4f}"
-            f"  std {sum(s.std for s in summaries) / count:.4f}"
-            f"  max |x| {max(s.abs_max for s in summaries):.3f}",
-            (f"  {full} full", "dim") if full else "",
-            (f"  {bad} NON-FINITE", "bold red") if bad else "",
+            f" mean {sum(s.mean for s in summaries) / count:+.3f}"
+            f" std {sum(s.std for s in summaries) / count:.3f}"
+            f" max {max(s.abs_max for s in summaries):.4g}",
+            (f" ×{count}", "dim") if count > 1 else "",
+            (f" {full} full", "dim") if full else "",
+            (f" {bad} NON-FINITE", "bold red") if bad else "",
+            no_wrap=True,
+            overflow="ellipsis",
         )
     if hidden:
         yield Text(f"and {hidden} more layers (--all-layers shows them)", style="dim")
