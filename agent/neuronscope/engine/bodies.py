@@ -43,7 +43,7 @@ class CloseNotice:
     def __init__(self, state: StreamState) -> None:
         self._state = state
 
-    def close(self) -> None:
+    def close(self, end: StreamEnd, error: BaseException | None = None) -> None:
         """The response is being closed."""
         if not self._state.reading:
             self._state.close("client_closed")
@@ -167,13 +167,12 @@ def read_along(response: Any, site: str, reader: BodyReader) -> bool:
 
 def notice_close(response: Any, site: str, notice: CloseNotice) -> bool:
     """Let `notice` know when the response is closed; False if the response has no such seam."""
-    return _tap(response, site, None, lambda _end, _error=None: notice.close())
+    return _tap(response, site, None, notice.close)
 
 
 def _tap(response: Any, site: str, take: Callable[[bytes], None] | None, close: Callable[..., None]) -> bool:
-    stream = getattr(response, "stream", None)
-    stream_class: type = type(stream)
-    kind = _tap_class(stream_class)
+    stream: object = getattr(response, "stream", None)
+    kind = _tap_class(type(stream))  # type: ignore[arg-type] # mypy does not see that classes hash
     if kind is None:
         return False
     response.stream = kind(stream, site, take, close)

@@ -11,7 +11,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from neuronscope.testing.exporter import InMemoryExporter
+
+if TYPE_CHECKING:
+    from neuronscope.testing.fake_openai import FakeOpenAI
 
 __all__ = ["FakeOpenAI", "InMemoryExporter"]
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 MODEL: Final = "fake-model-1"
 USAGE: Final[Mapping[str, Any]] = {
@@ -86,7 +86,9 @@ def chat(text: str = "Hello from the fake.", **message: Any) -> Reply:
 
 def completion(choices: Sequence[Any], **changes: Any) -> Reply:
     """A chat completion of these choices; `changes` replace top-level fields (``usage=…``)."""
-    return Reply(body={**_HEAD, "object": "chat.completion", "choices": list(choices), "usage": dict(USAGE), **changes})
+    return Reply(
+        body={**_HEAD, "object": "chat.completion", "choices": list(choices), "usage": dict(USAGE), **changes}
+    )
 
 
 def _choice(index: int, message: Mapping[str, Any], finish_reason: str = "stop") -> dict[str, Any]:
@@ -104,7 +106,9 @@ def chat_stream(text: str = "Hello from the fake.", *, usage: bool = True, **rep
 
 def chat_events(choices: Sequence[Any], *, usage: bool = True, **reply: Any) -> Reply:
     """A streamed chat completion: each item is one chunk's choice, or list of choices."""
-    events = [_chunk(choice if isinstance(choice, list) else [choice]) for choice in choices]
+    events = [
+        _chunk(cast("list[Any]", choice) if isinstance(choice, list) else [choice]) for choice in choices
+    ]
     if usage:
         events.append({**_chunk([]), "usage": dict(USAGE)})
     return Reply(events=events, **reply)
@@ -115,14 +119,18 @@ def delta(content: Mapping[str, Any], *, index: int = 0, finish_reason: str | No
     return {"index": index, "delta": dict(content), "finish_reason": finish_reason, "logprobs": None}
 
 
-def _chunk(choices: Sequence[Any]) -> dict[str, Any]:
-    return {**_HEAD, "object": "chat.completion.chunk", "choices": list(choices)}
+def _chunk(choices: Any) -> dict[str, Any]:
+    return {**_HEAD, "object": "chat.completion.chunk", "choices": choices}
 
 
 def embeddings(vectors: Sequence[Sequence[float]], *, base64_encoded: bool = False) -> Reply:
     """Embeddings, as numbers or as base64 of 32-bit floats."""
     data = [
-        {"object": "embedding", "index": index, "embedding": _base64(vector) if base64_encoded else list(vector)}
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": _base64(vector) if base64_encoded else list(vector),
+        }
         for index, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": 3, "total_tokens": 3}
@@ -201,16 +209,20 @@ class FakeOpenAI:
 
 def _default(request: Received) -> Reply:
     asked: Any = request.json if request.body else {}
-    if request.path.endswith("/embeddings"):
-        inputs = asked.get("input")
-        many = len(inputs) if isinstance(inputs, list) and inputs and not isinstance(inputs[0], int) else 1
+    path = request.path.partition("?")[0]
+    if path.endswith("/embeddings"):
+        inputs: Any = asked.get("input")
+        many = 1 if isinstance(inputs, str) or isinstance(inputs[0], int) else len(inputs)
         return embeddings([[0.5, 0.25, -1.0]] * many, base64_encoded=asked.get("encoding_format") == "base64")
-    if request.path.endswith("/chat/completions") and request.method == "POST":
+    if path.endswith("/chat/completions") and request.method == "POST":
         if asked.get("stream"):
-            return chat_stream(usage=bool((asked.get("stream_options") or {}).get("include_usage")))
+            options: Any = asked.get("stream_options") or {}
+            return chat_stream(usage=bool(options.get("include_usage")))
         return chat()
-    if request.path.endswith("/models"):
-        return Reply(body={"object": "list", "data": [{"id": MODEL, "object": "model", "created": 1, "owned_by": "x"}]})
+    if path.endswith("/models"):
+        return Reply(
+            body={"object": "list", "data": [{"id": MODEL, "object": "model", "created": 1, "owned_by": "x"}]}
+        )
     return error(404, "no such endpoint")
 
 
@@ -229,23 +241,26 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: _Server
 
-    def do_GET(self) -> None:  # noqa: N802 - the base class's name
+    def do_GET(self) -> None:
         self._answer()
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         self._answer()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Tests are quiet."""
+
+    @property
+    def _fake(self) -> FakeOpenAI:
+        return cast(_Server, self.server).fake
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         headers: dict[str, list[str]] = {}
         for name, value in self.headers.items():
             headers.setdefault(name.lower(), []).append(value)
-        fake = self.server.fake
+        fake = self._fake
         reply = fake.answer(Received(self.command, self.path, headers, body))
         self.send_response(reply.status)
         self.send_header("x-request-id", "req-fake")
@@ -262,7 +277,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(content)))
         self.end_headers()
-        self.server.fake.wait(reply.delay_s)
+        self._fake.wait(reply.delay_s)
         if reply.cut_after is not None:
             self.close_connection = True
             return
@@ -273,7 +288,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         for position, event in enumerate(events):
-            self.server.fake.wait(reply.delay_s)
+            self._fake.wait(reply.delay_s)
             if position == reply.cut_after:
                 self.close_connection = True
                 return

@@ -1,0 +1,140 @@
+"""Streamed chat completions are folds over their chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
+
+from neuronscope.instrumentation import Message, Response
+from neuronscope_instrumentation.openai.fields import count, document, items, text
+from neuronscope_instrumentation.openai.fields import field as read
+from neuronscope_instrumentation.openai.messages import Part, finish_reason_name, reasoning, tool_call
+from neuronscope_instrumentation.openai.responses import head, usage
+
+
+@dataclass(slots=True)
+class _Tool:
+    """A tool call that arrives in pieces: id and name once, arguments bit by bit."""
+
+    id: str | None = None
+    name: str | None = None
+    arguments: list[str] = field(default_factory=list[str])
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One choice so far; pieces of content only where content may be recorded."""
+
+    finish_reason: str | None = None
+    text: list[str] = field(default_factory=list[str])
+    reasoning: list[str] = field(default_factory=list[str])
+    refusal: list[str] = field(default_factory=list[str])
+    tools: dict[Any, _Tool] = field(default_factory=dict[Any, _Tool])
+
+    def message(self) -> Message:
+        return Message("assistant", list(self._parts()), finish_reason_name(self.finish_reason))
+
+    def _parts(self) -> Iterator[Part]:
+        for kind, pieces in (("reasoning", self.reasoning), ("text", self.text), ("refusal", self.refusal)):
+            if pieces:
+                yield {"type": kind, "content": "".join(pieces)}
+        for tool in self.tools.values():
+            yield tool_call(tool.id, tool.name, "".join(tool.arguments))
+
+
+class _Messages(Sequence[Message]):
+    """The messages of the choices so far, put together when they are read."""
+
+    def __init__(self, choices: dict[int, _Choice]) -> None:
+        self._choices = choices
+
+    def __len__(self) -> int:
+        return len(self._choices)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        return [self._choices[key].message() for key in sorted(self._choices)][index]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedChat(Response):
+    """A chat response in the making.
+
+    The pieces grow in place, since copying them at every chunk would cost the square of a stream's length;
+    a fold owns its pieces, so nobody sees an earlier value change.
+    """
+
+    choices: dict[int, _Choice] = field(default_factory=dict[int, _Choice])
+
+
+def fold_chat_chunk(so_far: Response, chunk: Any, content: bool) -> Response:
+    """The response after one more chunk."""
+    chunk = document(chunk)
+    streamed = so_far if isinstance(so_far, StreamedChat) else _start(content)
+    changes = head(chunk) if streamed.id is None else {}
+    changes.update(usage(read(chunk, "usage")))
+    finished = False
+    for delta in items(read(chunk, "choices")):
+        finished |= _fold_choice(streamed.choices, delta, content)
+    if finished:
+        reasons = (streamed.choices[index].finish_reason for index in sorted(streamed.choices))
+        changes["finish_reasons"] = [reason for reason in reasons if reason is not None]
+    return replace(streamed, **changes) if changes else streamed
+
+
+def _start(content: bool) -> StreamedChat:
+    choices: dict[int, _Choice] = {}
+    return StreamedChat(choices=choices, messages=_Messages(choices) if content else None)
+
+
+def _fold_choice(choices: dict[int, _Choice], delta: Any, content: bool) -> bool:
+    """Add a choice's delta; True if it ends the choice."""
+    choice = choices.setdefault(count(read(delta, "index")) or 0, _Choice())
+    if content:
+        _fold_content(choice, read(delta, "delta"))
+    reason = text(read(delta, "finish_reason"))
+    if reason is not None:
+        choice.finish_reason = reason
+    return reason is not None
+
+
+def _fold_content(choice: _Choice, delta: Any) -> None:
+    for pieces, piece in (
+        (choice.reasoning, reasoning(delta)),
+        (choice.text, text(read(delta, "content"))),
+        (choice.refusal, text(read(delta, "refusal"))),
+    ):
+        if piece is not None:
+            pieces.append(piece)
+    for position, call in enumerate(items(read(delta, "tool_calls"))):
+        index = count(read(call, "index"))
+        _fold_tool(choice, position if index is None else index, text(read(call, "id")), call)
+    function = read(delta, "function_call")
+    if function is not None:
+        _fold_tool(choice, "function_call", None, {"function": function})
+
+
+def _fold_tool(choice: _Choice, index: Any, identifier: str | None, call: Any) -> None:
+    tool = choice.tools.setdefault(index, _Tool())
+    function, custom = read(call, "function"), read(call, "custom")
+    body = function if function is not None else custom
+    tool.id = identifier or tool.id
+    tool.name = text(read(body, "name")) or tool.name
+    piece = text(read(body, "arguments" if function is not None else "input"))
+    if piece is not None:
+        tool.arguments.append(piece)
+
+
+def has_content(chunk: Any) -> bool:
+    """Does a chunk carry something the model has written: text, a tool call, reasoning, a refusal, sound?"""
+    for choice in items(read(document(chunk), "choices")):
+        delta = read(choice, "delta")
+        if text(read(delta, "content")) or read(delta, "tool_calls") or read(delta, "function_call"):
+            return True
+        if text(read(delta, "refusal")) or reasoning(delta) or read(delta, "audio"):
+            return True
+    return False
