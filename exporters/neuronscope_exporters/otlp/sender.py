@@ -102,6 +102,7 @@ class Sender:
         self._first_try_at = 0.0
         self._not_before = 0.0
         self._throttled = False  # `_not_before` is the collector's wish, not our backoff
+        self._hurried = False  # somebody asked to hurry since the last attempt began
         self._failures = 0  # in a row, over requests
         self._sending_since: float | None = None
         self._accepted = 0  # spans taken
@@ -176,6 +177,7 @@ class Sender:
 
     def _hurry(self) -> None:
         """Have the thread try at once what waits for a retry, unless the collector asked for the delay."""
+        self._hurried = True
         if not self._throttled:
             self._not_before = 0.0
         self._changed.notify_all()
@@ -223,6 +225,7 @@ class Sender:
                     self._head = self._join()
                     self._first_try_at = now
                 if self._head is not None and now >= self._not_before:
+                    self._hurried = False
                     return _Job.SPANS
                 if self._head is None and self._metrics_wanted:
                     return _Job.METRICS
@@ -278,11 +281,15 @@ class Sender:
             self._failures += 1
             backoff = min(limits.longest_backoff_s, limits.first_backoff_s * 2 ** min(self._failures - 1, 16))
             # Jitter: a fleet that lost its collector must not come back in step.
-            delay = backoff * random.uniform(0.5, 1.0) if reply.retry_after_s is None else reply.retry_after_s
+            delay = 0.0 if self._hurried else backoff * random.uniform(0.5, 1.0)
+            if reply.retry_after_s is not None:
+                delay = reply.retry_after_s
             self._throttled = reply.retry_after_s is not None
             self._not_before = now + delay
-            if self._stop_at is not None and (reply.unreachable or self._not_before >= self._stop_at):
-                return False
+            if self._stop_at is not None:
+                # An exit waits for one more attempt, no longer: a first failure may be a passing one.
+                again = self._failures == 1 or not reply.unreachable
+                return again and self._not_before < self._stop_at
             return self._not_before - self._first_try_at <= limits.retry_for_s
 
     def _settle(self, payload: Payload, reply: Reply, lost: int) -> None:
@@ -366,7 +373,8 @@ class Sender:
         if transport is None or (item, reply.reason) in self._told:
             return
         self._told.add((item, reply.reason))
-        outcome = "will be tried again" if reply.retryable else "is dropped and counted"
+        again = reply.retryable and item == "span"
+        outcome = "is tried again" if again else "is dropped and counted"
         _log.warning(
             "OTLP: %ss for %s: %s (%s); what fails so %s. Told once.",
             item.replace("_", " "),

@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, NewConnectionError
 from urllib3.exceptions import TimeoutError as Urllib3Timeout
 
 from neuronscope._version import __version__
@@ -111,7 +111,10 @@ class HttpTransport:
             return self._exchange(body, timeout_s)
         except (OSError, HTTPError, http.client.HTTPException) as error:
             self.close()
-            late = isinstance(error, TimeoutError | Urllib3Timeout)
+            # urllib3 counts a refused connection among the timeouts.
+            late = isinstance(error, TimeoutError | Urllib3Timeout) and not isinstance(
+                error, NewConnectionError
+            )
             return Reply(
                 retryable=True,
                 unreachable=not late,
