@@ -26,7 +26,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import neuronscope as ns
-from neuronscope_instrumentation.asgi.others import already_traced
+from neuronscope_instrumentation.asgi.others import Others
 from served import Kept, served, wait_until
 
 pytestmark = pytest.mark.integration
@@ -231,4 +231,4 @@ def test_application_whose_attributes_never_end_is_looked_at_briefly() -> None:
     """Objects that answer every attribute neither loop nor pass for instrumented ones."""
     from unittest.mock import MagicMock
 
-    assert not already_traced(MagicMock(), lambda: True)
+    assert not Others(MagicMock()).trace(lambda: True)

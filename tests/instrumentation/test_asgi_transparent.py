@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route
 import neuronscope as ns
 from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
-from neuronscope_instrumentation.asgi import UVICORN, server
+from neuronscope_instrumentation.asgi import UVICORN, others, server
 from served import Kept, Server, served, wait_until
 
 pytestmark = pytest.mark.integration
@@ -128,7 +128,7 @@ def failing(where: Callable[[], tuple[object, str]], monkeypatch: pytest.MonkeyP
 FAULTS: dict[str, Callable[[], tuple[object, str]]] = {
     "wrap": lambda: (server.Seam, "wrap"),
     "open": lambda: (server.Seam, "open"),
-    "others": lambda: (server, "already_traced"),
+    "others": lambda: (others.Others, "trace"),
     "open_span": lambda: (ENGINE, "open_span"),
     "headers": lambda: (server, "trace_headers"),
     "enter": lambda: (server.Request, "enter"),

@@ -17,14 +17,40 @@ MAX_LAYERS: Final = 32
 _OTEL_MIDDLEWARE: Final = "OpenTelemetryMiddleware"
 
 
-def already_traced(app: object, owns_pipeline: Callable[[], bool]) -> bool:
-    """Will something inside `app` make a SERVER span for this request?
+class Others:
+    """Knows who else traces one application.  Looks again when a middleware stack has been (re)built.
 
     Args:
         app: the application as the server calls it.
-        owns_pipeline: whether spans go to our provider now.
     """
-    return any(_otel_traces(layer) or _fastapi_traces(layer, owns_pipeline) for layer in _layers(app))
+
+    def __init__(self, app: object) -> None:
+        self._app = app
+        self._stacks: list[tuple[Any, object]] | None = None
+        self._otel = False
+        self._fastapi: list[dict[str, Any]] = []
+
+    def trace(self, owns_pipeline: Callable[[], bool]) -> bool:
+        """Will something inside the application make a SERVER span for this request?
+
+        Args:
+            owns_pipeline: whether spans go to our provider now.
+        """
+        stacks = self._stacks
+        if stacks is None or any(layer.middleware_stack is not stack for layer, stack in stacks):
+            self._look()
+        return self._otel or any(_fastapi_traces(config, owns_pipeline) for config in self._fastapi)
+
+    def _look(self) -> None:
+        layers = list(_layers(self._app))
+        self._otel = any(_otel_traces(layer) for layer in layers)
+        configs = [getattr(getattr(layer, "_native_telemetry", None), "config", None) for layer in layers]
+        self._fastapi = [cast("dict[str, Any]", config) for config in configs if isinstance(config, dict)]
+        self._stacks = [
+            (layer, vars(layer)["middleware_stack"])
+            for layer in layers
+            if "middleware_stack" in getattr(layer, "__dict__", ())
+        ]
 
 
 def _layers(app: object) -> Iterator[object]:
@@ -51,18 +77,12 @@ def _is_otel_middleware(kind: object) -> bool:
     return isinstance(kind, type) and any(base.__name__ == _OTEL_MIDDLEWARE for base in kind.__mro__)
 
 
-def _fastapi_traces(layer: object, owns_pipeline: Callable[[], bool]) -> bool:
+def _fastapi_traces(config: dict[str, Any], owns_pipeline: Callable[[], bool]) -> bool:
     """Does FastAPI's own telemetry trace into a pipeline of the service's?
 
     Where the only provider is ours, FastAPI is on just because we are here, and `quiet_fastapi` applies.
     """
-    config: object = getattr(getattr(layer, "_native_telemetry", None), "config", None)
-    if not isinstance(config, dict):
-        return False
-    settings = cast("dict[str, Any]", config)
-    return bool(settings.get("tracing")) and (
-        settings.get("tracer_provider") is not None or not owns_pipeline()
-    )
+    return bool(config.get("tracing")) and (config.get("tracer_provider") is not None or not owns_pipeline())
 
 
 def quiet_fastapi(native: Any, is_ours: Callable[[], bool]) -> Callable[[], None]:
@@ -78,8 +98,8 @@ def quiet_fastapi(native: Any, is_ours: Callable[[], bool]) -> Callable[[], None
     Returns:
         The undo.
     """
-    members: dict[str, Any] = vars(native)
-    originals: dict[str, Callable[..., Any]] = {name: members[name] for name in ("enabled", "__call__")}
+    members = cast("dict[str, Callable[..., Any]]", vars(native))
+    originals = {name: members[name] for name in ("enabled", "__call__")}
     without: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def quiet(telemetry: Any) -> Any:

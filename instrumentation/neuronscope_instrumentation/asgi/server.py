@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import type_name
 from neuronscope.signals import names
-from neuronscope_instrumentation.asgi.others import already_traced
+from neuronscope_instrumentation.asgi.others import Others
 from neuronscope_instrumentation.asgi.routes import route_template
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Seam:
         if not isinstance(app, TracedApp):
             config.loaded_app = TracedApp(app, self)
 
-    def open(self, app: Application, scope: Scope, send: Send) -> Request | None:
+    def open(self, others: Others, scope: Scope, send: Send) -> Request | None:
         """Begin to observe a call; None when it is no HTTP request, or somebody else's to trace."""
         if not self.active or not self.engine.active or scope["type"] != "http":
             return None
@@ -73,13 +73,13 @@ class Seam:
                 return None
             token = otel_context.attach(otel_context.Context())
             try:
-                return self._open(app, scope, send)
+                return self._open(others, scope, send)
             finally:
                 otel_context.detach(token)
-        return None if _is_server(trace.get_current_span()) else self._open(app, scope, send)
+        return None if _is_server(trace.get_current_span()) else self._open(others, scope, send)
 
-    def _open(self, app: Application, scope: Scope, send: Send) -> Request | None:
-        if already_traced(app, self.engine.owns_pipeline):
+    def _open(self, others: Others, scope: Scope, send: Send) -> Request | None:
+        if others.trace(self.engine.owns_pipeline):
             return None
         method = scope.get("method")
         known = method if method in METHODS else OTHER_METHOD
@@ -100,11 +100,12 @@ class TracedApp:
     def __init__(self, app: Application, seam: Seam) -> None:
         self._neuronscope_app = app
         self._neuronscope_seam = seam
+        self._neuronscope_others = Others(app)
 
     async def __call__(self, scope: Scope, receive: Callable[[], Awaitable[Message]], send: Send) -> Any:
         """Serve a request; websockets, lifespan and requests that are not ours to trace pass through."""
         app = self._neuronscope_app
-        request = GUARD.call(SITE, self._neuronscope_seam.open, app, scope, send)
+        request = GUARD.call(SITE, self._neuronscope_seam.open, self._neuronscope_others, scope, send)
         if request is None:
             return await app(scope, receive, send)
         GUARD.call(SITE, request.enter)
