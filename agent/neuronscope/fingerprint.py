@@ -87,8 +87,9 @@ def _feed_pieces(digest: _Digest, value: Any) -> None:
         view = memoryview(value)
     except TypeError:
         if not isinstance(value, Iterable) or isinstance(value, set | frozenset):
+            kind = cast(object, value).__class__.__qualname__
             raise TypeError(
-                f"cannot fingerprint a {type(value).__qualname__}: give bytes, text, numbers, arrays, "
+                f"cannot fingerprint a {kind}: give bytes, text, numbers, arrays, "
                 "mappings or sequences of them"
             ) from None
         digest.update(b"[")

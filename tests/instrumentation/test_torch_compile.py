@@ -3,54 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from torch import nn
+import torch._dynamo as dynamo
 
 from neuronscope_instrumentation.torch import ADAPTER
 from neuronscope_instrumentation.torch.internals import CALL
+from torchnets import INPUT, PATHS, Net, make_net, watch
 
-INPUT = torch.linspace(-1, 1, 16).view(2, 8)
-PATHS = ("", "first", "rest", "rest.1")
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, about its deprecated ways to compile
-
-
-class Net(nn.Module):
-    """Small, and scriptable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.rest = nn.Sequential(nn.ReLU(), nn.Linear(8, 4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.rest(self.first(x))  # type: ignore[no-any-return]
-
-
-def make_net() -> Net:
-    torch.manual_seed(0)
-    return Net().eval()
-
-
-def watch(model: nn.Module, *paths: str) -> tuple[list[str], Callable[[], None]]:
-    seen: list[str] = []
-    undo = [
-        ADAPTER.observe_layer(
-            model, path, lambda snapshot, path=path: seen.append(path) or snapshot.summarize()
-        )
-        for path in paths or PATHS
-    ]
-    return seen, lambda: [step() for step in undo] and None
 
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
     """No compiled code of another test."""
-    torch._dynamo.reset()
+    dynamo.reset()
     yield
-    torch._dynamo.reset()
+    dynamo.reset()
 
 
 class Graphs:
@@ -61,23 +32,24 @@ class Graphs:
 
     def __call__(self, graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
         self.codes.append(graph.code)
-        return graph.forward  # type: ignore[no-any-return]
+        return graph.forward
 
 
 def life(model: Net, compile_: Callable[[Graphs], Callable[..., Any]], when: str, *paths: str) -> Graphs:
     """Compile and run a model, watched from before or after its first call, then no longer."""
     graphs = Graphs()
     expected = make_net()(INPUT)
-    undo: Callable[[], None] = lambda: None
+    undo: list[Callable[[], None]] = []
     if when == "before":
-        _, undo = watch(model, *paths)
+        undo.append(watch(model, *paths)[1])
     run = compile_(graphs)
     assert torch.equal(run(INPUT), expected)
     if when == "after":
-        _, undo = watch(model, *paths)
+        undo.append(watch(model, *paths)[1])
     for _ in range(2):
         assert torch.equal(run(INPUT), expected)
-    undo()
+    for step in undo:
+        step()
     for _ in range(2):
         assert torch.equal(run(INPUT), expected)
     return graphs
@@ -92,7 +64,7 @@ def test_graphs_and_compilations_are_those_of_the_plain_model(when: str, paths: 
         return lambda graphs: torch.compile(model, backend=graphs, fullgraph=True)
 
     plain = life(model := make_net(), compiled(model), "never")
-    torch._dynamo.reset()
+    dynamo.reset()
     watched = life(model := make_net(), compiled(model), when, *paths)
     assert watched.codes == plain.codes
     assert len(plain.codes) == 1
@@ -100,7 +72,7 @@ def test_graphs_and_compilations_are_those_of_the_plain_model(when: str, paths: 
 
 def test_the_boundary_of_a_compiled_model_is_seen_and_its_inside_told() -> None:
     """By `torch.compile(model)` and by `model.compile()`."""
-    wrapped = torch.compile(make_net(), backend="eager")
+    wrapped: Any = torch.compile(make_net(), backend="eager")
     seen, _ = watch(wrapped, "", "_orig_mod", "_orig_mod.first")
     wrapped(INPUT)
     assert seen == [""]
@@ -150,7 +122,7 @@ def test_a_layer_watched_during_a_compilation_is_watched_after_it() -> None:
         undo()
         ADAPTER.observe_layer(model, "first", lambda _: late.append("first"))
         assert CALL not in vars(model.rest)
-        return graph.forward  # type: ignore[no-any-return]
+        return graph.forward
 
     watch(model, "rest")
     torch.compile(model, backend=backend)(INPUT)
@@ -176,7 +148,7 @@ def test_tracing_and_scripting_see_the_plain_model() -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     ways: list[Callable[[Any], Any]] = [
-        lambda model: torch.jit.trace(model, INPUT, check_trace=False),
+        lambda model: cast(Any, torch.jit.trace)(model, INPUT, check_trace=False),
         torch.jit.script,
         torch.fx.symbolic_trace,
         lambda model: make_fx(model)(INPUT),
@@ -209,10 +181,14 @@ def test_fake_tensors_and_functorch_levels_are_passed_through() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         assert model(mode.from_tensor(INPUT)).shape == (2, 4)
     mapped = torch.func.vmap(model)(INPUT)
-    gradient = torch.func.grad(lambda x: model(x).sum())(INPUT)
+
+    def total(of: Callable[..., Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: of(x).sum()
+
+    gradient = torch.func.grad(total(model))(INPUT)
     assert seen == []
     torch.testing.assert_close(mapped, make_net()(INPUT))
-    torch.testing.assert_close(gradient, torch.func.grad(lambda x: make_net()(x).sum())(INPUT))
+    torch.testing.assert_close(gradient, torch.func.grad(total(make_net()))(INPUT))
 
 
 def test_functional_call_is_seen_with_the_weights_it_was_given() -> None:

@@ -23,9 +23,10 @@ from transformers import (
 from neuronscope.exceptions import LayerNotFoundError
 from neuronscope.instrumentation import ObservingBackend
 from neuronscope_instrumentation.torch import ADAPTER
+from torchnets import watch
 
 
-def tiny_llama(seed: int = 0) -> LlamaForCausalLM:
+def tiny_llama(seed: int = 0) -> Any:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=64,
@@ -38,7 +39,9 @@ def tiny_llama(seed: int = 0) -> LlamaForCausalLM:
         eos_token_id=None,
         bos_token_id=1,
     )
-    return LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config)
+    model.train(mode=False)
+    return model
 
 
 def test_importing_the_adapter_imports_no_torch() -> None:
@@ -221,16 +224,14 @@ def test_a_fused_encoder_stays_fused_and_says_so() -> None:
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     x = torch.randn(2, 5, 16)
-    seen: set[str] = set()
     watched = ["layers.0", "layers.0.linear1", "layers.1.self_attn"]
     with torch.inference_mode():
         plain = model(x)
-        for path in watched:
-            ADAPTER.observe_layer(model, path, lambda _, path=path: seen.add(path))
+        names, _ = watch(model, *watched)
         observed = model(x)
     assert torch.equal(plain, observed)
-    assert seen == {"layers.0"}
-    assert ADAPTER.not_visited(model, watched, seen) == {
+    assert names == ["layers.0"]
+    assert ADAPTER.not_visited(model, watched, names) == {
         "layers.0.linear1": "fused",
         "layers.1.self_attn": "fused",
     }
@@ -261,7 +262,7 @@ def test_one_bit_of_a_large_weight_changes_the_fingerprint() -> None:
     """Large tensors are sampled for the hash, and summed in full."""
     model = nn.Linear(1024, 1031, bias=False)
     base = ADAPTER.fingerprint_model(model)
-    changed = set()
+    changed: set[str] = set()
     for position in (0, 5, 524_287, 1024 * 1031 - 1):
         words = model.weight.data.view(-1).view(torch.int32)
         words[position] ^= 1

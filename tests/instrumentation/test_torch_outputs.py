@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, UserDict, namedtuple
+from collections import OrderedDict, UserDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,7 +13,11 @@ import torch
 from neuronscope_instrumentation.torch.outputs import NODE_LIMIT, first_tensor, tensor_leaves
 
 ONE, TWO = torch.tensor(1.0), torch.tensor(2.0)
-Pair = namedtuple("Pair", ["left", "right"])
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
 
 
 @dataclass

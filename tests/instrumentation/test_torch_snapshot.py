@@ -63,7 +63,7 @@ def test_views_are_copied_as_they_show() -> None:
     """Transposed, conjugated and negated views: C order, resolved."""
     values = torch.complex(torch.arange(6.0), torch.arange(6.0)).view(2, 3)
     np.testing.assert_array_equal(TorchSnapshot(values.t().conj()).numpy(), values.numpy().conj().T)
-    np.testing.assert_array_equal(TorchSnapshot(values.conj().imag).numpy(), -values.numpy().imag)
+    np.testing.assert_array_equal(TorchSnapshot(values.conj().imag).numpy(), (-values.imag).numpy())
     assert TorchSnapshot(values.t()).numpy().flags.c_contiguous
 
 

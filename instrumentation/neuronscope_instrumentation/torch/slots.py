@@ -119,7 +119,7 @@ class Slot:
     def install(self, module: nn.Module) -> None:
         """Put the slot and its companions into the module's instance dictionary."""
         entries = module.__dict__
-        for name in _copying_methods(type(module)):
+        for name in _copying_methods(class_of(module)):
             if name not in entries:
                 entries[name] = _WithoutUs(self, name)
         entries[self.key] = self

@@ -116,14 +116,15 @@ def summarize(tensor: torch.Tensor) -> TensorSummary:
     with isolated():
         plain = readable(tensor)
         if plain.dtype.is_floating_point or plain.dtype.is_complex or plain.dtype in _INTEGERS:
-            measure = _on_cpu if plain.device.type == "cpu" else _on_device
+            measure = cpu_moments if plain.device.type == "cpu" else device_moments
             return measure(plain).summary()
     raise UnsupportedTensorError(f"dtype:{str(plain.dtype).removeprefix('torch.')}")
 
 
-def _on_cpu(plain: torch.Tensor) -> Moments:
+def cpu_moments(plain: torch.Tensor) -> Moments:
+    """Read a CPU tensor piece by piece."""
     total = None
-    for piece in _pieces(plain, PIECE):
+    for piece in pieces(plain, PIECE):
         values = piece.abs() if piece.dtype.is_complex else piece.resolve_neg()
         moments = _fast(values.to(torch.float32)) if values.dtype in _AS_FLOAT32 else None
         if moments is None:
@@ -132,7 +133,7 @@ def _on_cpu(plain: torch.Tensor) -> Moments:
     return total or Moments()
 
 
-def _pieces(tensor: torch.Tensor, size: int) -> Iterator[torch.Tensor]:
+def pieces(tensor: torch.Tensor, size: int) -> Iterator[torch.Tensor]:
     """The elements in any order, as flat tensors of at most `size`; copies only where strides have gaps.
 
     Order does not matter to statistics, so dimensions are first put in the order of memory: a
@@ -153,7 +154,7 @@ def _pieces(tensor: torch.Tensor, size: int) -> Iterator[torch.Tensor]:
         rows = tensor.shape[0]
         step = max(1, size * rows // count)
         for start in range(0, rows, step):
-            yield from _pieces(tensor[start : start + step] if step > 1 else tensor[start], size)
+            yield from pieces(tensor[start : start + step] if step > 1 else tensor[start], size)
 
 
 def _fast(values: torch.Tensor) -> Moments | None:
@@ -213,10 +214,10 @@ def _careful(values: torch.Tensor) -> Moments:
     return Moments(count, finite, mean, squares, energy, low, high, _zeros(values, low, high), nans, infs)
 
 
-def _on_device(plain: torch.Tensor) -> Moments:
+def device_moments(plain: torch.Tensor) -> Moments:
     """The same on an accelerator: no value is looked at before one transfer of all of them."""
     wide = torch.float32 if plain.device.type == "mps" else torch.float64
-    rows = [_device_row(piece, wide) for piece in _pieces(plain, _DEVICE_PIECE)]
+    rows = [_device_row(piece, wide) for piece in pieces(plain, _DEVICE_PIECE)]
     total = Moments()
     table = cast(list[list[float]], torch.stack(rows).tolist()) if rows else []
     for row in table:
