@@ -27,7 +27,7 @@ from neuronscope.signals.records import (
     SpanRecord,
 )
 from neuronscope_exporters.otlp import OtlpExporter
-from neuronscope_exporters.otlp.sender import Limits
+from neuronscope_exporters.otlp.backlog import Limits
 from neuronscope_exporters.otlp.transport import Reply
 
 DELIVERED = Reply(delivered=True, reason="rejected")

@@ -8,11 +8,12 @@ from neuronscope.exporters import ExporterContext
 from neuronscope.settings import Settings
 from neuronscope.signals.records import Batch, SpanRecord
 from neuronscope_exporters.otlp import endpoints
+from neuronscope_exporters.otlp.backlog import Limits
 from neuronscope_exporters.otlp.encode_metrics import MetricEncoder
 from neuronscope_exporters.otlp.encode_spans import Payload, SpanEncoder
 from neuronscope_exporters.otlp.endpoints import METRICS, TRACES, Endpoint, Signal
 from neuronscope_exporters.otlp.grpc_transport import GrpcTransport
-from neuronscope_exporters.otlp.sender import Ledger, Limits, Sender
+from neuronscope_exporters.otlp.sender import Ledger, Sender
 from neuronscope_exporters.otlp.transport import HttpTransport, Transport
 
 _SAMPLED = 1

@@ -9,10 +9,8 @@ for the other's retries.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -21,7 +19,8 @@ from typing import Final
 from opentelemetry import context as otel_context
 
 from neuronscope.engine.guard import GUARD
-from neuronscope_exporters.otlp.encode_spans import MAX_BYTES, MAX_SPANS, Payload
+from neuronscope_exporters.otlp.backlog import Backlog, Limits, Retry
+from neuronscope_exporters.otlp.encode_spans import Payload
 from neuronscope_exporters.otlp.transport import Reply, Transport
 
 _log = logging.getLogger("neuronscope.exporters.otlp")
@@ -30,27 +29,6 @@ _FAULT_PAUSE_S: Final = 1.0
 _SHORTEST_TIMEOUT_S: Final = 0.05
 # What `shutdown` keeps of its time for itself after waiting for the thread.
 _SHUTDOWN_RESERVE_S: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Bounds of the sender.
-
-    Attributes:
-        queue_bytes: what may wait; beyond it new requests are refused and counted.
-        timeout_s: of one attempt.
-        retry_for_s: how long one request may block those behind it; a request that crashes the
-            collector must not do so for ever.
-        first_backoff_s, longest_backoff_s: the delay before the first retry, doubled up to the longest.
-        metric_interval_s: between pushes of metrics.
-    """
-
-    queue_bytes: int = 32 << 20
-    timeout_s: float = 10.0
-    retry_for_s: float = 300.0
-    first_backoff_s: float = 0.5
-    longest_backoff_s: float = 10.0
-    metric_interval_s: float = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +74,9 @@ class Sender:
         # All of the following is guarded by this condition's lock, which is never held while anything
         # waits, sends or counts.
         self._changed = threading.Condition()
-        self._queue: deque[Payload] = deque()
-        self._queued_bytes = 0
+        self._backlog = Backlog(limits)
         self._head: Payload | None = None  # the request being tried
-        self._first_try_at = 0.0
-        self._not_before = 0.0
-        self._throttled = False  # `_not_before` is the collector's wish, not our backoff
-        self._hurried = False  # somebody asked to hurry since the last attempt began
-        self._failures = 0  # in a row, over requests
+        self._retry = Retry(limits)
         self._sending_since: float | None = None
         self._accepted = 0  # spans taken
         self._settled = 0  # spans delivered or lost since
@@ -125,11 +98,9 @@ class Sender:
             reason = ""
             if self._stop_at is not None:
                 reason = "shutdown"
-            elif self._queued_bytes + len(payload.body) > self._limits.queue_bytes:
+            elif not self._backlog.add(payload):
                 reason = "queue_full"
             else:
-                self._queue.append(payload)
-                self._queued_bytes += len(payload.body)
                 self._accepted += payload.count
                 self._changed.notify_all()
             since = self._sending_since
@@ -146,7 +117,8 @@ class Sender:
                 return self._settled >= self._accepted
             target, failed, pushes = self._accepted, self._failed, self._pushes_begun
             self._metrics_wanted = self._metrics is not None
-            self._hurry()
+            self._retry.hurry()
+            self._changed.notify_all()
             done = self._changed.wait_for(
                 lambda: self._settled >= target and (self._metrics is None or self._pushes_done > pushes),
                 timeout_s,
@@ -160,13 +132,12 @@ class Sender:
                 return
             self._stop_at = time.monotonic() + timeout_s
             self._metrics_wanted = self._metrics is not None
-            self._hurry()
+            self._retry.hurry()
+            self._changed.notify_all()
         self._thread.join(max(0.0, timeout_s - _SHUTDOWN_RESERVE_S))
         with self._changed:
             self._abandoned = True
-            left = sum(payload.count for payload in self._queue)
-            left += self._head.count if self._head is not None else 0
-            self._queue.clear()
+            left = self._backlog.clear() + (self._head.count if self._head is not None else 0)
             self._head = None
             self._settled = self._accepted
             self._changed.notify_all()
@@ -174,13 +145,6 @@ class Sender:
             self._abort()
         if left:
             self._lose("span", "shutdown", left)
-
-    def _hurry(self) -> None:
-        """Have the thread try at once what waits for a retry, unless the collector asked for the delay."""
-        self._hurried = True
-        if not self._throttled:
-            self._not_before = 0.0
-        self._changed.notify_all()
 
     def _abort(self) -> None:
         for transport in (self._spans, self._metrics):
@@ -221,11 +185,11 @@ class Sender:
                     return None
                 if self._metrics is not None and now >= self._metrics_at:
                     return _Job.METRICS
-                if self._head is None and self._queue:
-                    self._head = self._join()
-                    self._first_try_at = now
-                if self._head is not None and now >= self._not_before:
-                    self._hurried = False
+                if self._head is None and self._backlog:
+                    self._head = self._backlog.take()
+                    self._retry.new_request(now)
+                if self._head is not None and now >= self._retry.at:
+                    self._retry.attempt()
                     return _Job.SPANS
                 if self._head is None and self._metrics_wanted:
                     return _Job.METRICS
@@ -237,25 +201,10 @@ class Sender:
     def _longest_wait(self, now: float) -> float | None:
         wakes = [
             *([self._metrics_at] if self._metrics is not None else []),
-            *([self._not_before] if self._head is not None else []),
+            *([self._retry.at] if self._head is not None else []),
             *([self._stop_at] if self._stop_at is not None else []),
         ]
         return max(0.0, min(wakes) - now) if wakes else None
-
-    def _join(self) -> Payload:
-        """The oldest requests of the queue as one: protobuf messages are joined by joining their bytes."""
-        bodies: list[bytes] = []
-        size, count = 0, 0
-        while self._queue:
-            payload = self._queue[0]
-            if bodies and (size + len(payload.body) > MAX_BYTES or count + payload.count > MAX_SPANS):
-                break
-            self._queue.popleft()
-            bodies.append(payload.body)
-            size += len(payload.body)
-            count += payload.count
-        self._queued_bytes -= size
-        return Payload(b"".join(bodies) if len(bodies) > 1 else bodies[0], count)
 
     def _try_head(self) -> None:
         head, transport = self._head, self._spans
@@ -274,23 +223,8 @@ class Sender:
             self._give_up_queue(reply.reason)
 
     def _retry_later(self, reply: Reply) -> bool:
-        """Put the head's next attempt off; False when it has had its time."""
-        limits = self._limits
         with self._changed:
-            now = time.monotonic()
-            self._failures += 1
-            backoff = min(limits.longest_backoff_s, limits.first_backoff_s * 2 ** min(self._failures - 1, 16))
-            # Jitter: a fleet that lost its collector must not come back in step.
-            delay = 0.0 if self._hurried else backoff * random.uniform(0.5, 1.0)
-            if reply.retry_after_s is not None:
-                delay = reply.retry_after_s
-            self._throttled = reply.retry_after_s is not None
-            self._not_before = now + delay
-            if self._stop_at is not None:
-                # An exit waits for one more attempt, no longer: a first failure may be a passing one.
-                again = self._failures == 1 or not reply.unreachable
-                return again and self._not_before < self._stop_at
-            return self._not_before - self._first_try_at <= limits.retry_for_s
+            return self._retry.later(reply, time.monotonic(), self._stop_at)
 
     def _settle(self, payload: Payload, reply: Reply, lost: int) -> None:
         """Account for the head, which was delivered but for `lost` of its spans."""
@@ -299,7 +233,7 @@ class Sender:
                 return
             self._head = None
             if not reply.retryable:
-                self._failures, self._not_before, self._throttled = 0, 0.0, False
+                self._retry.answered()
         lost = min(lost, payload.count)
         if lost < payload.count:
             self._ledger.exported("span", payload.count - lost)
@@ -319,9 +253,7 @@ class Sender:
 
     def _give_up_queue(self, reason: str) -> None:
         with self._changed:
-            count = sum(payload.count for payload in self._queue)
-            self._queue.clear()
-            self._queued_bytes = 0
+            count = self._backlog.clear()
         if count:
             self._lose("span", reason, count)
         with self._changed:
