@@ -11,13 +11,13 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client import Metric
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.openmetrics import parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 import neuronscope as ns
@@ -43,9 +43,12 @@ def page_of(aggregator: Aggregator, accept: str = OPENMETRICS, resource: dict[st
     return body.decode("utf-8")
 
 
+# prometheus_client leaves this parser's argument without a type.
+_parse_openmetrics = cast("Callable[[str], Iterable[Metric]]", parser.text_string_to_metric_families)
+
+
 def families(text: str) -> dict[str, Metric]:
-    parse = parse_openmetrics if "# EOF" in text else parse_text
-    found: list[Metric] = list(parse(text))
+    found = list(_parse_openmetrics(text) if "# EOF" in text else parse_text(text))
     assert len({family.name for family in found}) == len(found)
     return {family.name: family for family in found}
 
@@ -74,14 +77,13 @@ def test_every_kind_of_metric_is_read_back(accept: str) -> None:
     assert (histogram.type, histogram.documentation) == ("histogram", names.HTTP_DURATION.brief)
     assert (read[f"{name}_bucket", "0.005"], read[f"{name}_bucket", "0.025"]) == (1, 2)
     assert (read[f"{name}_bucket", "10.0"], read[f"{name}_bucket", "+Inf"]) == (2, 3)
-    assert (read[f"{name}_count", ""], read[f"{name}_sum", ""]) == (3, pytest.approx(99.023))
+    assert read[f"{name}_count", ""] == 3
+    assert read[f"{name}_sum", ""] == pytest.approx(99.023)
     assert all(sample.labels["http_route"] == "/a/{x}" for sample in histogram.samples)
     counter = found["neuronscope_retrieval_queries"]
     assert counter.type == "counter"
     assert values(counter) == {("neuronscope_retrieval_queries_total", ""): 7}
-    assert values(found["neuronscope_overhead_budget_ratio"]) == {
-        ("neuronscope_overhead_budget_ratio", ""): 0.15
-    }
+    assert list(values(found["neuronscope_overhead_budget_ratio"]).values()) == [0.15]
     target = found["target" if accept else "target_info"]
     assert target.samples[0].labels == {"service_name": "shop"}
 
@@ -93,7 +95,8 @@ def test_exemplars_lead_to_the_span_they_came_from() -> None:
     assert set(exemplars) == {"0.025", "+Inf"}
     exemplar = exemplars["0.025"]
     assert exemplar.labels == {"trace_id": f"{0xABC:032x}", "span_id": f"{0xDEF:016x}"}
-    assert (exemplar.value, float(exemplar.timestamp)) == (0.02, pytest.approx(1_700_000_000.5))
+    assert exemplar.value == 0.02
+    assert str(exemplar.timestamp).startswith("1700000000.5")
     assert sum(len(key) + len(value) for key, value in exemplar.labels.items()) <= 128
 
 
@@ -397,4 +400,4 @@ def test_platform_serves_what_it_measures() -> None:
 
 
 def _total(samples: Iterable[Any]) -> float:
-    return sum(sample.value for sample in samples)
+    return sum(float(sample.value) for sample in samples)

@@ -20,8 +20,11 @@ import pytest
 
 import neuronscope as ns
 from neuronscope.engine import ENGINE
+from neuronscope.engine.metrics import Aggregator
 from neuronscope.signals import names
 from neuronscope_exporters.prometheus import PrometheusExporter
+from neuronscope_exporters.prometheus.page import MetricsPage
+from neuronscope_exporters.prometheus.server import render
 
 pytestmark = pytest.mark.integration
 
@@ -167,3 +170,24 @@ def test_nothing_of_ours_is_not_a_number(prometheus: Prometheus) -> None:
     """Every sample that Prometheus holds of us is finite."""
     for series in prometheus.query('{job="neuronscope"}'):
         assert math.isfinite(float(series["value"][1])), series["metric"]
+
+
+def test_promtool_has_nothing_to_say() -> None:
+    """Names, units, suffixes and help of every metric in the registry pass Prometheus's own linter."""
+    binary = shutil.which("promtool")
+    assert binary, "this test needs promtool: apt-get install --no-install-recommends prometheus"
+    aggregator = Aggregator()
+    for metric in names.METRICS.values():
+        labels = tuple((key, "v") for key in metric.labels)
+        match metric.instrument:
+            case names.Instrument.HISTOGRAM:
+                aggregator.observe(metric, 1.0, labels, (1, 2))
+            case names.Instrument.COUNTER:
+                aggregator.add(metric, 1, labels)
+            case names.Instrument.GAUGE:
+                aggregator.set(metric, 1, labels)
+    page, _ = render(MetricsPage(aggregator.collect, {"service.name": "shop"}), "")
+    done = subprocess.run(
+        [binary, "check", "metrics"], input=page, capture_output=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
