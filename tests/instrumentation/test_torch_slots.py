@@ -169,6 +169,8 @@ def test_a_wrapper_put_over_the_slot_survives_removal() -> None:
         return slot(*args)
 
     vars(model.first)[CALL] = theirs
+    copy.deepcopy(model)
+    assert vars(model.first)[CALL] is theirs
     undo()
     assert torch.equal(model(INPUT), expected)
     assert seen == []
