@@ -14,8 +14,11 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, P
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "how", "do", "heat", "pumps", "work", "in", "the", "cold")
 
 
-def llama(layers: int = 4, **config: Any) -> LlamaForCausalLM:
-    """A Llama of 32 channels and a vocabulary of 128, always with the same weights."""
+def llama(layers: int = 4, **config: Any) -> Any:
+    """A Llama of 32 channels and a vocabulary of 128, always with the same weights.
+
+    Typed as Any: transformers declares `generate` for a protocol that its own models do not fulfil.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(0)
         settings: dict[str, Any] = {
@@ -30,7 +33,7 @@ def llama(layers: int = 4, **config: Any) -> LlamaForCausalLM:
             "eos_token_id": 2,
             **config,
         }
-        model = LlamaForCausalLM(LlamaConfig(**settings))
+        model: Any = LlamaForCausalLM(LlamaConfig(**settings))
         model.train(False)
         return model
 
