@@ -130,9 +130,8 @@ def plain(value: Any) -> Any:
         )
     if isinstance(value, list | tuple):
         return [plain(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        table: dict[Any, Any] = value
-        return {key: plain(item) for key, item in table.items()}
+    if issubclass(type(value), dict):
+        return {key: plain(item) for key, item in value.items()}
     return type(value).__qualname__, value
 
 

@@ -86,9 +86,12 @@ class Pipeline:
         if processors is None:
             other: trace.TracerProvider = provider  # not the SDK's: what it does is the service's choice
             return other
-        mine = 1 if provider is self._own else 0
-        theirs: trace.TracerProvider | None = provider if len(processors) > mine else None
-        return theirs
+        for processor in processors:
+            # Whose processor decides, not whose provider: an earlier platform's may still be the global one.
+            if type(processor) is not _Intake:
+                theirs: trace.TracerProvider = provider
+                return theirs
+        return None
 
     def start_foreign(
         self, provider: trace.TracerProvider, span: LightSpan, parent: otel_context.Context

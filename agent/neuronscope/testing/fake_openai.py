@@ -106,9 +106,7 @@ def chat_stream(text: str = "Hello from the fake.", *, usage: bool = True, **rep
 
 def chat_events(choices: Sequence[Any], *, usage: bool = True, **reply: Any) -> Reply:
     """A streamed chat completion: each item is one chunk's choice, or list of choices."""
-    events = [
-        _chunk(cast("list[Any]", choice) if isinstance(choice, list) else [choice]) for choice in choices
-    ]
+    events = [_chunk(choice if issubclass(type(choice), list) else [choice]) for choice in choices]
     if usage:
         events.append({**_chunk([]), "usage": dict(USAGE)})
     return Reply(events=events, **reply)
