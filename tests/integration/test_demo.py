@@ -1,0 +1,289 @@
+"""The main job: `neuronscope demo`, one trace through both processes, exported every way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.trace import SpanKind
+
+from collectors import rotel, serving, until
+from neuronscope.artifact import Artifact, load
+from neuronscope.cli.demo import PREFIX
+from neuronscope.demo.models import prepare_smollm2
+from neuronscope.demo.runner import MODEL_SERVER, DemoError, DemoProcesses
+from neuronscope.signals import names
+from neuronscope.viewer.tree import Node, traces
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+CANARY = "xylograph-9134"
+QUESTION = f"Which colour does the {CANARY} lamp have?"
+DOCUMENTS = (
+    {"id": "lamp", "title": f"The {CANARY} lamp", "text": f"The {CANARY} lamp is teal.", "topic": "lamps"},
+    {"id": "moss", "title": "Moss", "text": "Moss grows on the north side of old stones.", "topic": "plants"},
+    {"id": "tide", "title": "Tides", "text": "Tides follow the moon and the sun.", "topic": "sea"},
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run of the demo's two programs under `neuronscope run`."""
+
+    answer: str
+    recording: Artifact
+    folder: Path
+    bodies: list[bytes]
+    pages: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Both programs with a corpus of our own, exporting to `.nsz`, /metrics and a real collector.
+
+    The service speaks OTLP over HTTP and the model server over gRPC.
+    """
+    folder = tmp_path_factory.mktemp("demo")
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
+    with serving() as sink, rotel(sink.port, folder) as endpoints:
+        settings = {"OTEL_METRICS_EXPORTER": "none", "NEURONSCOPE_NSZ": str(folder / "nsz")}
+        with DemoProcesses(
+            folder / "work",
+            prepare_smollm2(),
+            command_prefix=PREFIX,
+            environment={**settings, "RAG_CORPUS": str(corpus), "RAG_MAX_TOKENS": "12"},
+            program_environment={
+                "rag-service": {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoints["http/protobuf"]},
+                "model-server": {
+                    "OTEL_EXPORTER_OTLP_ENDPOINT": endpoints["grpc"],
+                    "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+                },
+            },
+        ) as processes:
+            answer = processes.ask(QUESTION)
+        recording = load(folder / "nsz")
+        expected = {span.span_id for span in recording.telemetry.spans}
+        bodies = [body for path, _, body in sink.requests if path.endswith("traces")]
+        until(lambda: len(span_ids(body for path, _, body in sink.requests)) >= len(expected))
+        bodies = [body for path, _, body in sink.requests if path.endswith("traces")]
+    yield Run(answer.text, recording, folder, bodies, {})
+
+
+def span_ids(bodies: Iterator[bytes]) -> set[int]:
+    return {int.from_bytes(span.span_id, "big") for body in bodies for span in spans(body)}
+
+
+def spans(body: bytes) -> list[Span]:
+    request = ExportTraceServiceRequest.FromString(body)
+    return [s for resource in request.resource_spans for scope in resource.scope_spans for s in scope.spans]
+
+
+def question_trace(recording: Artifact) -> Node:
+    """The root of the trace of the question."""
+    found = traces(recording.telemetry.spans, recording.telemetry.layer_snapshots, recording.services)
+    (trace,) = [t for t in found if t.roots[0].span.name == "POST /ask"]
+    (root,) = trace.roots
+    return root
+
+
+def child(node: Node, operation: str) -> Node:
+    (found,) = [n for n in node.children if n.span.attributes.get(names.OPERATION_NAME) == operation]
+    return found
+
+
+def test_one_trace_runs_through_both_processes(run: Run) -> None:
+    """Server span → embeddings → retrieval → chat → server span → model call, with what each knows."""
+    root = question_trace(run.recording)
+    assert root.span.kind is SpanKind.SERVER
+    assert root.service == "rag-service"
+    assert root.span.attributes[names.HTTP_ROUTE] == "/ask"
+
+    embeddings = child(root, "embeddings").span.attributes
+    assert embeddings[names.EMBEDDING_DIMENSIONS] == 384
+    assert embeddings[names.LAYERS_OBSERVED] == 6
+
+    retrieval = child(root, "retrieval").span.attributes
+    assert retrieval[names.DB_SYSTEM] == "qdrant"
+    assert retrieval[names.DB_COLLECTION] == "handbook"
+    assert retrieval[names.RETRIEVAL_TOP_K] == 3
+    assert retrieval[names.RETRIEVAL_IDS][0] == "0"  # type: ignore[index]
+    assert len(retrieval[names.RETRIEVAL_SCORES]) == 3  # type: ignore[arg-type]
+    assert retrieval[names.RETRIEVAL_METRIC] == "cosine"
+    assert retrieval[names.QUERY_DIMENSION] == 384
+
+    chat = child(root, "chat")
+    facts = chat.span.attributes
+    assert facts[names.REQUEST_MODEL] == "SmolLM2-135M-Instruct"
+    assert facts[names.INPUT_TOKENS] > 20  # type: ignore[operator]
+    assert 0 < facts[names.OUTPUT_TOKENS] <= 12  # type: ignore[operator]
+    assert facts[names.FINISH_REASONS]
+    assert 0 < float(str(facts[names.TIME_TO_FIRST_CHUNK])) < chat.span.duration_ms / 1000
+    assert facts[names.STREAM_END] == "complete"
+
+    (served,) = chat.children
+    assert served.span.kind is SpanKind.SERVER
+    assert served.service == "model-server"
+    assert served.span.attributes[names.HTTP_ROUTE] == "/v1/chat/completions"
+
+    model = child(served, "text_completion")
+    inside = model.span.attributes
+    assert inside[names.MODEL_FORWARDS] == inside[names.OUTPUT_TOKENS]
+    assert inside[names.INPUT_TOKENS] == facts[names.INPUT_TOKENS]
+    assert float(str(inside[names.MODEL_PREFILL])) > 0
+    assert float(str(inside[names.MODEL_DECODE_RATE])) > 0
+    assert inside[names.LAYERS_OBSERVED] == 30
+    assert len(inside[names.LAYERS_IDS]) == 30  # type: ignore[arg-type]
+    assert inside[names.LAYERS_NON_FINITE] == 0
+
+
+def test_each_step_of_the_model_has_layer_records(run: Run) -> None:
+    """Per-layer, per-step records in `.nsz`; what was not affordable is counted on the span."""
+    served = child(question_trace(run.recording), "chat").children[0]
+    model = child(served, "text_completion")
+    steps = int(str(model.span.attributes[names.MODEL_FORWARDS]))
+    skipped = int(str(model.span.attributes[names.LAYERS_SKIPPED]))
+    assert len(model.layers) + skipped == 30 * steps
+    assert {record.step for record in model.layers} == set(range(steps))
+    assert all(record.summary is not None and record.summary.finite for record in model.layers)
+    prefill = [record for record in model.layers if record.step == 0]
+    assert all(record.shape[-1] == 576 and record.shape[-2] > 20 for record in prefill)
+
+
+def test_the_collector_received_the_same_spans(run: Run) -> None:
+    """A real OTLP collector took both processes' spans, over HTTP and gRPC: read back and compared."""
+    received = {int.from_bytes(s.span_id, "big"): s for body in run.bodies for s in spans(body)}
+    recorded = {span.span_id: span for span in run.recording.telemetry.spans}
+    assert set(received) == set(recorded)
+    for span_id, span in recorded.items():
+        there = received[span_id]
+        assert there.name == span.name
+        assert int.from_bytes(there.trace_id, "big") == span.trace_id
+        assert int.from_bytes(there.parent_span_id, "big") == (span.parent_span_id or 0)
+        assert there.start_time_unix_nano == span.start_unix_ns
+        assert there.end_time_unix_nano == span.end_unix_ns
+        assert {a.key for a in there.attributes} == set(span.attributes)
+
+
+def test_no_content_leaves_by_default(run: Run) -> None:
+    """A word that is in question, documents and answer is in no span, layer record or OTLP byte."""
+    assert CANARY.encode() not in b"".join(run.bodies)
+    assert CANARY not in repr(run.recording.telemetry.spans)
+    assert "teal" not in repr(run.recording.telemetry.spans)
+    document = view(run.folder / "nsz")
+    assert CANARY not in json.dumps(document)
+    # Files on disk, their compressed chunks included, were read through `load` above; tensors are none.
+    assert not any(record.tensor is not None for record in run.recording.telemetry.layer_snapshots)
+
+
+def view(path: Path) -> dict[str, Any]:
+    """What `neuronscope view --format json` prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "neuronscope", "view", str(path), "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_view_and_load_agree(run: Run) -> None:
+    """The same LLM, retrieval and layer records."""
+    document, recording = view(run.folder / "nsz"), run.recording
+    assert [(d["span_id"], d["prompt_tokens"], d["completion_tokens"]) for d in document["llm_spans"]] == [
+        (f"{s.span.span_id:016x}", s.prompt_tokens, s.completion_tokens) for s in recording.llm_spans
+    ]
+    assert [(d["ids"], d["scores"], d["top_score"]) for d in document["retrieval_spans"]] == [
+        (list(s.ids), list(s.scores), s.top_score) for s in recording.retrieval_spans
+    ]
+    assert [(d["layer_id"], d["step"], d["summary"]["mean"]) for d in document["layer_snapshots"]] == [
+        (r.layer_id, r.step, r.summary.mean if r.summary else None)
+        for r in recording.telemetry.layer_snapshots
+    ]
+
+
+def test_kill_leaves_readable_files(tmp_path: Path) -> None:
+    """SIGKILL to either process while it works: what was flushed before is readable."""
+    with (
+        pytest.raises(DemoError),
+        DemoProcesses(
+            tmp_path / "work",
+            prepare_smollm2(),
+            command_prefix=PREFIX,
+            environment={"NEURONSCOPE_NSZ": str(tmp_path / "nsz"), "NEURONSCOPE_EXPORT_INTERVAL": "0.2"},
+        ) as processes,
+    ):
+        processes.ask("What does the ef parameter change in an HNSW search?")
+        time.sleep(1)
+        threading.Timer(1.0, kill_both, [tmp_path / "work"]).start()
+        processes.ask("Why is float16 used?")
+    recording = load(tmp_path / "nsz")
+    chats = [span for span in recording.llm_spans if span.operation == "chat"]
+    assert len(chats) == 1
+    assert chats[0].completion_tokens
+    assert [span for span in recording.llm_spans if span.operation == "text_completion"]
+    assert {r["service.name"] for r in recording.resources} == {"rag-service", MODEL_SERVER}
+
+
+def kill_both(folder: Path) -> None:
+    """SIGKILL every Python program working in the folder."""
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(folder) and "_lifeline.py" not in " ".join(process.cmdline()):
+                process.kill()
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+
+
+def test_the_command_answers_and_leaves_nothing_running(tmp_path: Path) -> None:
+    """`neuronscope demo --format json --out`: answers, one merged file, accounted overhead."""
+    out = tmp_path / "demo.nsz"
+    command = [sys.executable, "-m", "neuronscope", "demo", "--questions", "1", "--format", "json", "--out", str(out)]
+    environment = dict(os.environ)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["answers"][0]["text"]
+    assert result["recording"] == str(out)
+    assert set(result["overhead_accounted_pct"]) == {"rag-service", "model-server"}
+    assert all(0 <= pct < 15 for pct in result["overhead_accounted_pct"].values())
+    root = question_trace(load(out))
+    assert child(root, "chat").children[0].service == "model-server"
+    assert not list(running_programs())
+
+
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
+    """While the models load: exit code 130, both programs gone."""
+    command = [sys.executable, "-m", "neuronscope", "demo", "--keep-running", "--out", str(tmp_path / "x.nsz")]
+    demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    until(lambda: len(list(running_programs())) >= 2, timeout_s=60)
+    os.killpg(demo.pid, signal.SIGINT)
+    output, _ = demo.communicate(timeout=30)
+    assert demo.returncode == 130, output.decode()
+    assert b"Traceback" not in output
+    assert not list(running_programs())
+
+
+def running_programs() -> Generator[psutil.Process]:
+    """The demo's programs that are running now."""
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline())
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+        if "demo/service.py" in words or "transformers.cli.transformers serve" in words:
+            yield process
