@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         OverheadBudgetExceeded,
         UnsupportedTensorError,
     )
-    from neuronscope.fingerprint import fingerprint
+    from neuronscope.fingerprints import fingerprint
     from neuronscope.instrumentation import BackendAdapter, ClientIntegration, registry
     from neuronscope.model import Model
     from neuronscope.platform import Platform, flush, instrument, uninstrument
@@ -55,7 +55,7 @@ _NAMES = {
     "NszLimitError": "exceptions",
     "OverheadBudgetExceeded": "exceptions",
     "UnsupportedTensorError": "exceptions",
-    "fingerprint": "fingerprint",
+    "fingerprint": "fingerprints",
     "BackendAdapter": "instrumentation",
     "ClientIntegration": "instrumentation",
     "Model": "model",

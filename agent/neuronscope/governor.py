@@ -27,6 +27,8 @@ from neuronscope.signals.records import Fidelity
 _log = logging.getLogger("neuronscope")
 
 GRANT_NS: Final = 20_000_000  # the first call of a scope must be able to record something
+GROWTH: Final = 4.0
+DECAY: Final = 0.98
 # A scope shorter than this has no meaningful percentage: its grant alone may exceed it.
 MIN_JUDGED_NS: Final = 200_000_000
 _ORDER: Final = (Fidelity.FULL, Fidelity.SUMMARY)
@@ -36,7 +38,9 @@ _ORDER: Final = (Fidelity.FULL, Fidelity.SUMMARY)
 class _Cost:
     """Learned cost of one kind of capture at one site: a fixed part and a part per byte, in ns.
 
-    The fixed part is learned from the smallest captures seen, the rest by exponential smoothing.
+    The fixed part is learned from the smallest captures seen, the rest by exponential smoothing.  One
+    cold capture (imports, page faults) must not forbid all further ones: a sample raises the estimate
+    to `GROWTH` times itself at most, and every refusal lowers it a little, until one is tried again.
     """
 
     fixed: float = 3_000.0
@@ -49,11 +53,17 @@ class _Cost:
     def learn(self, nbytes: int, spent_ns: float) -> None:
         self.seen += 1
         weight = max(0.1, 1 / self.seen)
+        spent_ns = min(spent_ns, GROWTH * self.predict(nbytes))
         if nbytes <= 4096:
             self.fixed += weight * (spent_ns - self.fixed)
         else:
             rate = max(0.0, spent_ns - self.fixed) / nbytes
             self.per_byte += weight * (rate - self.per_byte)
+
+    def refuse(self) -> None:
+        """A capture was not affordable at this estimate."""
+        self.fixed *= DECAY
+        self.per_byte *= DECAY
 
 
 class Budget:
@@ -97,9 +107,11 @@ class Budget:
                 self._since = self._clock()
             self._active += 1
 
-    def leave(self) -> None:
-        """An observed interval ends."""
+    def leave(self, probe: str = "", spent_ns: int = 0) -> None:
+        """An observed interval ends; `spent_ns` is what observing it cost the caller's thread."""
         with self._lock:
+            if spent_ns:
+                self._charge(probe, spent_ns)
             self._active -= 1
             if self._active == 0:
                 self._observed_ns += self._clock() - self._since
@@ -131,6 +143,7 @@ class Budget:
                     self._reserved_ns += cost
                     self._state = fidelity
                     return fidelity
+            self._cost(probe, Fidelity.SUMMARY).refuse()
             self._skipped += 1
             self._state = Fidelity.CRITICAL
             return Fidelity.OFF

@@ -166,7 +166,8 @@ class LayerObserver:
 
     def __call__(self, snapshot: TensorSnapshot) -> None:
         """Record the layer's output as far as the budget allows."""
-        started = time.perf_counter_ns()
+        # Thread CPU: on a busy machine the wall clock would bill us for the waiting.
+        started = time.thread_time_ns()
         current = recordings.CURRENT.get()
         recording = current if current is not None else self._owner
         if self._owner is not None and (recording is None or not recording.within(self._owner)):
@@ -188,7 +189,7 @@ class LayerObserver:
             )
         except UnsupportedTensorError as error:
             call.skip(str(error))
-            budget.spend(self._probe, fidelity, nbytes, time.perf_counter_ns() - started)
+            budget.spend(self._probe, fidelity, nbytes, time.thread_time_ns() - started)
             return
         call.take(self._layer_id, summary, fidelity)
         record = LayerRecord(
@@ -209,7 +210,7 @@ class LayerObserver:
         ENGINE.metrics.add(
             names.LAYER_RECORDS, 1, ((names.MODEL_NAME, self._model), (names.FIDELITY, fidelity.value))
         )
-        budget.spend(self._probe, fidelity, nbytes, time.perf_counter_ns() - started)
+        budget.spend(self._probe, fidelity, nbytes, time.thread_time_ns() - started)
 
 
 def _current_call(

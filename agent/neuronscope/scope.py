@@ -104,12 +104,12 @@ class Scope:
 
     def _close_span(self, span: LightSpan, error: BaseException | None) -> None:
         if error is not None:
-            span.own[names.ERROR_TYPE] = type_name(error)
+            span.add_fact(names.ERROR_TYPE, type_name(error))
             span.set_status(StatusCode.ERROR)
         state = self._budget.state
         if self._budget.skipped or self._budget.exhausted:
-            span.own.setdefault(names.FIDELITY, state.value)
-            span.own.setdefault(names.FIDELITY_REASON, "budget")
+            span.add_fact(names.FIDELITY, state.value)
+            span.add_fact(names.FIDELITY_REASON, "budget")
         ENGINE.finish(span)
 
     # --- what was recorded ---------------------------------------------------------------------------

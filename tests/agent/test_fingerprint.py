@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from neuronscope.fingerprint import fingerprint
+from neuronscope.fingerprints import fingerprint
 
 
 def test_it_is_the_same_in_every_process_and_version() -> None:
     """Golden values: changing them needs another scheme prefix."""
     assert fingerprint(b"") == "ns1:899b80c8dc11d5c2a65d67a4c3b6f3be"
     assert fingerprint({"w": b"abc", "b": [1, 2.5, None, "x"]}) == "ns1:2fe7cfce85d6e4759993924c229eec55"
-    code = "from neuronscope.fingerprint import fingerprint; print(fingerprint({'a': b'1', 'b': b'2'}))"
+    code = "from neuronscope.fingerprints import fingerprint; print(fingerprint({'a': b'1', 'b': b'2'}))"
     paths = [path for path in sys.path if path]
     run = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:0] = {paths!r}\n{code}"],

@@ -202,15 +202,16 @@ class Engine:
         parent = trace.get_current_span(current)
         if self._covered(current, parent, library):
             return None
+        call = Call(snapshot, name)
         span = self._open(
             facts.span_name(snapshot.endpoint.operation, snapshot.target, name),
             SpanKind.INTERNAL if method.in_process else SpanKind.CLIENT,
             library,
-            dict(facts.start_facts(snapshot.endpoint.operation, snapshot.target, snapshot.peer, name)),
+            call.start_facts,
             current,
             parent.get_span_context(),
         )
-        span.call = call = Call(snapshot, name)
+        span.call = call
         invocation = Invocation(self, method, library, span, call)
         context = self._current_with(span, current)
         if method.inject_headers is not None and receives_context(
@@ -253,7 +254,8 @@ class Engine:
         parent = trace.get_current_span(current)
         if not nested and self._covered(current, parent, library):
             return None
-        span = self._open(name, kind, library, attributes, current, parent.get_span_context())
+        span = self._open(name, kind, library, lambda: attributes, current, parent.get_span_context())
+        span.own = attributes
         self.budget.enter()
         return span, self._current_with(span, current)
 
@@ -277,7 +279,7 @@ class Engine:
         name: str,
         kind: SpanKind,
         library: str,
-        own: dict[str, Any],
+        facts_at_start: Callable[[], dict[str, Any]],
         current: otel_context.Context,
         parent: SpanContext,
     ) -> LightSpan:
@@ -285,25 +287,40 @@ class Engine:
         start = time.time_ns()
         known = parent if parent.is_valid else None
         if provider is not None:
-            span = LightSpan(name, parent, known, kind, library, start, own)
+            span = LightSpan(name, parent, known, kind, library, start)
+            span.own = facts_at_start()
             span.foreign = foreign = self._pipeline.start_foreign(provider, span, current)
             span.adopt(foreign.get_span_context())
         else:
-            own_provider = self._pipeline.own
-            trace_id = parent.trace_id if known is not None else own_provider.id_generator.generate_trace_id()
-            decision = own_provider.sampler.should_sample(current, trace_id, name, kind, own, None)
-            context = SpanContext(
-                trace_id,
-                own_provider.id_generator.generate_span_id(),
-                is_remote=False,
-                trace_flags=SAMPLED if decision.decision is Decision.RECORD_AND_SAMPLE else NOT_SAMPLED,
-                trace_state=decision.trace_state,
-            )
-            if decision.attributes:
-                own.update(cast("Mapping[str, Any]", decision.attributes))
-            span = LightSpan(name, context, known, kind, library, start, own)
-            span.resource = own_provider.resource
+            span = self._open_own(name, kind, library, facts_at_start, current, parent, start)
         span.recording = recordings.CURRENT.get()
+        return span
+
+    def _open_own(
+        self,
+        name: str,
+        kind: SpanKind,
+        library: str,
+        facts_at_start: Callable[[], dict[str, Any]],
+        current: otel_context.Context,
+        parent: SpanContext,
+        start: int,
+    ) -> LightSpan:
+        """A span of ours: identity and sampling decision, as the SDK would make them."""
+        provider = self._pipeline.own
+        known = parent if parent.is_valid else None
+        trace_id = parent.trace_id if known is not None else provider.id_generator.generate_trace_id()
+        span_id = provider.id_generator.generate_span_id()
+        if self._pipeline.samples_all:
+            flags = SAMPLED if known is None or parent.trace_flags & SAMPLED else NOT_SAMPLED
+            context = SpanContext(trace_id, span_id, False, flags, parent.trace_state if known else None)
+            return LightSpan(name, context, known, kind, library, start)
+        own = facts_at_start()
+        decision = provider.sampler.should_sample(current, trace_id, name, kind, own, None)
+        flags = SAMPLED if decision.decision is Decision.RECORD_AND_SAMPLE else NOT_SAMPLED
+        context = SpanContext(trace_id, span_id, False, flags, decision.trace_state)
+        span = LightSpan(name, context, known, kind, library, start)
+        span.own = {**own, **cast("Mapping[str, Any]", decision.attributes or {})}
         return span
 
     def finish(self, span: LightSpan) -> None:
@@ -324,10 +341,8 @@ class Engine:
         """The service's own pipeline gets its span now: filled, and ended in order."""
         foreign = span.foreign
         assert foreign is not None
-        own = dict(span.own)
         if span.model_call is not None:
-            own.update(span.model_call.attributes())
-        span.own = own
+            span.own = {**(span.own or {}), **span.model_call.attributes()}
         masked = self._policy.apply(read_attributes(span, self._policy.content))
         foreign.set_attributes(masked)
         if names.ERROR_TYPE in masked:
@@ -351,7 +366,7 @@ class Engine:
     def _finish_item(self, item: Any) -> SpanRecord | None:
         if isinstance(item, LightSpan):
             if item.model_call is not None and item.foreign is None:
-                item.own.update(item.model_call.attributes())
+                item.own = {**(item.own or {}), **item.model_call.attributes()}
             record = light_record(item, self._policy, masked=item.masked)
             recording, call = item.recording, item.call
             # A context that outlives the call (a task, a pool's thread) holds the span, not the payload.

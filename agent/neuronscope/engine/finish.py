@@ -89,7 +89,7 @@ def light_record(
 
 def read_attributes(span: LightSpan, content: bool) -> dict[str, Any]:
     """The unmasked attributes of a light span: ours, then what the service set on it."""
-    attributes = dict(span.own)
+    attributes = span.attributes_at_start()
     if span.call is not None:
         attributes.update(call_attributes(span.call, span.library, content))
     if span.user_attributes:

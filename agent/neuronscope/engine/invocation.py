@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry import context as otel_context
 
-from neuronscope.engine import bodies
+from neuronscope.engine import bodies, facts
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.streams import ObservedAsyncIterator, ObservedIterator, StreamState
 from neuronscope.instrumentation import ErrorFacts, Snapshot, Stream, WrappedMethod
@@ -37,6 +37,12 @@ class Call:
         self.result: Any = None
         self.error: ErrorFacts | None = None
         self.stream: StreamState | None = None
+
+    def start_facts(self) -> dict[str, Any]:
+        """The attributes that are known before the call, for samplers and for the finished span."""
+        snapshot = self.snapshot
+        operation = snapshot.endpoint.operation
+        return dict(facts.start_facts(operation, snapshot.target, snapshot.peer, self.method_name))
 
 
 class Invocation:
@@ -203,9 +209,9 @@ def error_facts(error: BaseException, snapshot: Snapshot) -> ErrorFacts:
     """Type and status of a failed call, taken at once."""
     read = snapshot.endpoint.read_error
     if read is not None:
-        facts = GUARD.call("read_error", read, error)
-        if facts is not None:
-            return facts
+        told = GUARD.call("read_error", read, error)
+        if told is not None:
+            return told
     status = getattr(error, "status_code", None)
     return ErrorFacts(type_name(error), status if isinstance(status, int) else None)
 

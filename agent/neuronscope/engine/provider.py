@@ -16,6 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
 from neuronscope._version import __version__
 from neuronscope.engine.ids import PrivateIdGenerator
@@ -47,12 +48,17 @@ class Pipeline:
 
     Args:
         take: receives the service's own spans made on our provider.
+
+    Attributes:
+        samples_all: our sampler is OpenTelemetry's default: as the parent was, else sampled.  It is then
+            not asked for every span.
     """
 
     def __init__(self, settings: Settings, take: Callable[[ReadableSpan], None]) -> None:
         self._settings = settings
         self._take = take
         self._own: TracerProvider | None = None
+        self.samples_all = False
         self._tracers: dict[tuple[int, str], trace.Tracer] = {}
 
     @property
@@ -73,11 +79,20 @@ class Pipeline:
             )
             provider.add_span_processor(_Intake(self._take))
             self._own = provider
+            self.samples_all = provider.sampler.get_description() == DEFAULT_ON.get_description()
         return self._own
+
+    @property
+    def _own_processors(self) -> tuple[Any, ...]:
+        own: Any = self._own
+        processors: tuple[Any, ...] = own._active_span_processor._span_processors  # noqa: SLF001
+        return processors
 
     def foreign(self) -> trace.TracerProvider | None:
         """The provider of the service's own pipeline, or None if spans are ours."""
         provider: Any = trace.get_tracer_provider()
+        if provider is self._own:
+            return None if len(self._own_processors) == 1 else self._own
         if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
             if self._settings.set_global_provider and isinstance(provider, trace.ProxyTracerProvider):
                 trace.set_tracer_provider(self.own)

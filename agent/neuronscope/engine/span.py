@@ -32,28 +32,20 @@ MAX_BUFFERED = 128
 class LightSpan(trace.Span):
     """A span in the making.  Not thread-safe beyond what the GIL gives, like the SDK's."""
 
-    __slots__ = (
-        "_context",
-        "_status",
-        "call",
-        "dropped_attributes",
-        "dropped_events",
-        "end_time",
-        "event_buffer",
-        "foreign",
-        "kind",
-        "library",
-        "link_buffer",
-        "masked",
-        "model_call",
-        "name",
-        "own",
-        "parent",
-        "recording",
-        "resource",
-        "start_time",
-        "user_attributes",
-    )
+    # Defaults on the class: a span sets only what it has, and most have little.
+    end_time: int | None = None
+    own: dict[str, Any] | None = None  # attributes of ours; a call's come from the call when it is finished
+    user_attributes: dict[str, Any] | None = None
+    event_buffer: list[SpanEvent] | None = None
+    link_buffer: list[SpanLink] | None = None
+    call: Call | None = None
+    model_call: ModelCall | None = None
+    recording: Recording | None = None
+    foreign: trace.Span | None = None
+    masked: dict[str, Any] | None = None
+    dropped_attributes = 0
+    dropped_events = 0
+    _status: Status | None = None
 
     def __init__(
         self,
@@ -63,7 +55,6 @@ class LightSpan(trace.Span):
         kind: SpanKind,
         library: str,
         start_time: int,
-        own: dict[str, Any] | None = None,
     ) -> None:
         self.name = name
         self._context = context
@@ -71,24 +62,22 @@ class LightSpan(trace.Span):
         self.kind = kind
         self.library = library
         self.start_time = start_time
-        self.end_time: int | None = None
-        self.own: dict[str, Any] = own if own is not None else {}
-        self.user_attributes: dict[str, Any] | None = None
-        self.event_buffer: list[SpanEvent] | None = None
-        self.link_buffer: list[SpanLink] | None = None
-        self._status: Status | None = None
-        self.call: Call | None = None
-        self.model_call: ModelCall | None = None
-        self.recording: Recording | None = None
-        self.foreign: trace.Span | None = None
-        self.masked: dict[str, Any] | None = None
-        self.resource: Resource | None = None
-        self.dropped_attributes = 0
-        self.dropped_events = 0
 
     def adopt(self, context: SpanContext) -> None:
         """Take the identity of the span that the service's own pipeline made for this call."""
         self._context = context
+
+    def add_fact(self, key: str, value: Any) -> None:
+        """Add an attribute of ours."""
+        if self.own is None:
+            self.own = {}
+        self.own[key] = value
+
+    def attributes_at_start(self) -> dict[str, Any]:
+        """Ours, as far as they are known before the call is read."""
+        if self.call is None:
+            return self.own or {}
+        return {**self.call.start_facts(), **(self.own or {})}
 
     # --- opentelemetry.trace.Span --------------------------------------------------------------
     def get_span_context(self) -> SpanContext:
@@ -183,7 +172,7 @@ class LightSpan(trace.Span):
     @property
     def attributes(self) -> Mapping[str, Any]:
         """What has been set so far."""
-        return {**self.own, **(self.user_attributes or {})}
+        return {**self.attributes_at_start(), **(self.user_attributes or {})}
 
     @property
     def events(self) -> Sequence[SpanEvent]:
@@ -199,6 +188,15 @@ class LightSpan(trace.Span):
     def status(self) -> Status:
         """The status so far."""
         return self._status or Status()
+
+    @property
+    def resource(self) -> Resource:
+        """The process's resource."""
+        from opentelemetry.sdk.resources import Resource
+
+        from neuronscope.engine import ENGINE
+
+        return Resource(ENGINE.resource())
 
     @property
     def instrumentation_scope(self) -> Any:

@@ -175,7 +175,7 @@ class Request:
         # In another context this coroutine was closed from outside, and there is nothing to restore.
         if self._token is not None and otel_context.get_current() is self._context:
             otel_context.detach(self._token)
-        own = span.own
+        own = span.own = dict(span.own or {})
         own[names.URL_SCHEME] = scope.get("scheme", "http")  # a proxy header may have corrected it
         route = GUARD.call("asgi.route", route_template, scope)
         if route is not None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from neuronscope.exceptions import UnsupportedTensorError
-from neuronscope.fingerprint import fingerprint
+from neuronscope.fingerprints import fingerprint
 from neuronscope_instrumentation.torch.internals import isolated
 from neuronscope_instrumentation.torch.snapshot import dtype_name, host_copy, readable
 
