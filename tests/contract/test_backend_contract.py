@@ -22,7 +22,7 @@ from torch import nn
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.exceptions import LayerNotFoundError
-from neuronscope.fingerprint import fingerprint
+from neuronscope.fingerprints import fingerprint
 from neuronscope.instrumentation import BackendAdapter, ObservingBackend
 from neuronscope.signals.tensors import LayerSpec, TensorSnapshot
 from neuronscope_instrumentation.torch import ADAPTER
