@@ -37,7 +37,8 @@ from neuronscope.settings import Settings
 from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord, SpanRecord
 
-SUPPRESS_KEYS: Final = ("suppress_instrumentation", "suppress_language_model_instrumentation")
+SUPPRESS_ALL: Final = "suppress_instrumentation"  # OpenTelemetry's context keys
+SUPPRESS_LLM: Final = "suppress_language_model_instrumentation"
 OURS: Final = "neuronscope-span"  # context key: our span behind a foreign one
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
@@ -261,11 +262,10 @@ class Engine:
 
     def _covered(self, current: otel_context.Context, parent: trace.Span, library: str) -> bool:
         """Is this call part of one that is already observed, or not to be observed at all?"""
-        for key in SUPPRESS_KEYS:
-            if current.get(key):
-                return True
-        ours = parent if isinstance(parent, LightSpan) else current.get(OURS)
-        return isinstance(ours, LightSpan) and ours.library == library and ours.end_time is None
+        if current.get(SUPPRESS_ALL) or current.get(SUPPRESS_LLM):
+            return True
+        ours = parent if type(parent) is LightSpan else current.get(OURS)
+        return type(ours) is LightSpan and ours.library == library and ours.end_time is None
 
     @staticmethod
     def _current_with(span: LightSpan, current: otel_context.Context) -> otel_context.Context:
@@ -308,12 +308,17 @@ class Engine:
     ) -> LightSpan:
         """A span of ours: identity and sampling decision, as the SDK would make them."""
         provider = self._pipeline.own
+        ids = provider.id_generator
         known = parent if parent.is_valid else None
-        trace_id = parent.trace_id if known is not None else provider.id_generator.generate_trace_id()
-        span_id = provider.id_generator.generate_span_id()
+        trace_id = ids.generate_trace_id() if known is None else parent.trace_id
+        span_id = ids.generate_span_id()
         if self._pipeline.samples_all:
-            flags = SAMPLED if known is None or parent.trace_flags & SAMPLED else NOT_SAMPLED
-            context = SpanContext(trace_id, span_id, False, flags, parent.trace_state if known else None)
+            if known is None:
+                return LightSpan(
+                    name, SpanContext(trace_id, span_id, False, SAMPLED), None, kind, library, start
+                )
+            flags = SAMPLED if parent.trace_flags & SAMPLED else NOT_SAMPLED
+            context = SpanContext(trace_id, span_id, False, flags, parent.trace_state)
             return LightSpan(name, context, known, kind, library, start)
         own = facts_at_start()
         decision = provider.sampler.should_sample(current, trace_id, name, kind, own, None)
