@@ -39,7 +39,7 @@ class Limits:
 
     chunks: int = 1_000_000
     damaged: int = 100_000
-    inflated_bytes: int = 4 << 30
+    inflated_bytes: int = 1 << 30
     summary_bytes: int = 256 << 20
     small_chunk_bytes: int = 16 << 20
     tensor_chunk_bytes: int = 1 << 30

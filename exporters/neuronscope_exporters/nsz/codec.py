@@ -31,7 +31,10 @@ from neuronscope.signals.records import (
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope_exporters.nsz.layout import MAX_RECORD_JSON
 
-MAX_DEPTH: Final = 64
+# Values within values: deeper ones are cut when written, refused when read (a level of values is up to
+# four levels of JSON).
+WRITTEN_DEPTH: Final = 12
+READ_DEPTH: Final = 16
 _I64_MIN, _I64_MAX = -(2**63), 2**63 - 1
 _HAS_REMOTE, _IS_REMOTE = 0x100, 0x200  # OTLP's span flags above the eight of W3C
 _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -294,7 +297,7 @@ def _to_any(value: object, depth: int = 0) -> AnyValue:
     if kind is bool:
         return AnyValue(bool_value=cast(bool, value))
     if kind is tuple or kind is list:
-        if depth >= MAX_DEPTH // 4:  # each level is several levels of JSON
+        if depth >= WRITTEN_DEPTH:
             return AnyValue("…")
         items = cast(Sequence[object], value)
         return AnyValue(array_value=ArrayValue([_to_any(item, depth + 1) for item in items]))
@@ -314,7 +317,7 @@ def _to_any_slowly(value: object, depth: int) -> AnyValue:
     if isinstance(value, float):
         return AnyValue(None, None, _finite(float(value)))
     if isinstance(value, Mapping):
-        if depth >= MAX_DEPTH // 4:
+        if depth >= WRITTEN_DEPTH:
             return AnyValue("…")
         return AnyValue(kvlist_value=KeyValueList(_to_pairs(cast(Attributes, value), depth + 1)))
     if isinstance(value, Sequence | Set):
@@ -379,7 +382,7 @@ def _from_any(value: AnyValue, depth: int = 0) -> Any:
         return _number(value.double_value)
     if value.bool_value is not None:
         return value.bool_value
-    if depth > MAX_DEPTH:
+    if depth > READ_DEPTH:
         raise NszError("attribute is nested too deeply")
     if value.array_value is not None:
         return tuple([_from_any(item, depth + 1) for item in value.array_value.values])
