@@ -23,6 +23,8 @@ from tests.benchmarks.venvs import CACHE, UnavailableError
 SOURCE = Path(__file__).with_name("callgrind_requests.c")
 LIBRARY_ENV = "BENCH_CALLGRIND_LIBRARY"
 MAIN_THREAD = 1
+# CPython rewrites bytecode for speed during the first calls; what it spends on that is not the call's.
+WARM_UP = 16
 
 
 # --- the parent's side -----------------------------------------------------------------------------
@@ -94,7 +96,7 @@ class Counter:
 
     def count(self, label: str, call: Callable[[], Any], n: int) -> None:
         """Count `n` calls under this label."""
-        for _ in range(3):
+        for _ in range(WARM_UP):
             call()
         gc.collect()
         gc.disable()

@@ -163,6 +163,8 @@ def _counted(
         if peer != OURS and peer not in NOT_COUNTED
     }
     note = "instructions added to the caller's thread by callgrind, as a share of the SDK's own"
+    if call == "embeddings":
+        note += "; ours looks lower than it is: the worker frees the answer, which the SDK's caller would"
     if ours is None:
         note = f"not measured: {reason or added[OURS].problem}; {note}"
     figure = Figure(name, ours, "% of the call", at_most(1.0), peers, note=note)

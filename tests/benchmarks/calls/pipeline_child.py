@@ -1,6 +1,6 @@
 """Runs calls whose spans are exported over OTLP: by NeuronScope, or by the SDK with the same telemetry by hand.
 
-    python -m tests.benchmarks.calls.pipeline_child neuronscope|sdk PORT [--exit CALLS]
+    python -m tests.benchmarks.calls.pipeline_child neuronscope|sdk|nothing PORT [--exit CALLS]
 
 The call is openai's chat with the SDK cut out (`openai_client`), so that the pipeline stands alone.  With
 ``--exit`` it makes that many calls, prints a line, and ends as a service does; else it answers commands.
@@ -23,6 +23,7 @@ from tests.benchmarks.measure import Call, loop_us
 
 BATCH: Final = 512
 TICK_S: Final = 0.005
+NOTHING: Final = "nothing"  # the same service, not observed
 FLUSH_S: Final = 60.0
 
 
@@ -40,7 +41,10 @@ class Pipeline:
         self.side = side
         self.flush: Callable[[], object]
         endpoint = f"http://127.0.0.1:{port}"
-        if side == OURS:
+        if side == NOTHING:
+            self.call = self.idle = sdk.call("chat", "create")
+            self.flush = lambda: None
+        elif side == OURS:
             import neuronscope as ns
 
             self.idle = sdk.call("chat", "create")
