@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.signals.records import Fidelity, LayerRecord, SpanRecord
@@ -57,7 +58,7 @@ class Recording:
         with self._lock:
             if record.tensor is not None:
                 if self._bytes + record.nbytes > self._max_bytes:
-                    kept = dataclasses.replace(record, tensor=None, fidelity=Fidelity.SUMMARY)
+                    kept = replace(record, tensor=None, fidelity=Fidelity.SUMMARY)
                     self.tensors_dropped += 1
                 else:
                     self._bytes += record.nbytes

@@ -20,7 +20,7 @@ from neuronscope.exceptions import NszError
 from neuronscope.signals.records import LayerRecord, SpanEvent, SpanRecord
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope_exporters import nsz
-from neuronscope_exporters.nsz import codec, layout, writer
+from neuronscope_exporters.nsz import documents, layout, writer
 
 
 def span(number: int, **attributes: Any) -> SpanRecord:
@@ -111,12 +111,12 @@ def test_safetensors_opens_a_tensor_message(tmp_path: Path) -> None:
     assert channel.message_encoding == "safetensors"
     assert (name, tensor["dtype"], tensor["shape"]) == ("tensor", "F32", [4, 5])
     assert bytes(tensor["data"]) == values.tobytes()
-    header = codec.decode(_Metadata, message.data[8 : 8 + struct.unpack_from("<Q", message.data)[0]])
+    header = documents.decode(_Metadata, message.data[8 : 8 + struct.unpack_from("<Q", message.data)[0]])
     assert header.metadata["module"] == "layers.0"
     assert header.metadata["step"] == "3"
 
 
-class _Metadata(codec.Document, rename={"metadata": "__metadata__"}):
+class _Metadata(documents.Document, rename={"metadata": "__metadata__"}):
     metadata: dict[str, str]
 
 
@@ -160,7 +160,7 @@ def test_a_checkpoint_repeats_definitions_manifest_and_index(
         "nsz/tensor_ref", "nsz/span", "nsz/manifest", "nsz/index",
     ]  # fmt: skip
     indexes = [
-        codec.decode(codec.IndexDocument, message.data)
+        documents.decode(documents.IndexDocument, message.data)
         for _, channel, message in messages
         if channel.topic == "nsz/index"
     ]

@@ -55,6 +55,13 @@ _FOREIGN_PREFIXES: Final = (
 )
 
 
+_PUBLIC: Final = Sensitivity.PLAIN
+_URL: Final = object()
+# What was decided for a key; bounded, since keys of the service's own spans may be made up.
+_CLASSES: Final[dict[str, object]] = {}
+_MAX_CLASSES: Final = 4096
+
+
 class ContentPolicy:
     """Applies the content table of the design to attributes.  Used by the worker only.
 
@@ -74,23 +81,36 @@ class ContentPolicy:
         """Plain Python values, without what may not be recorded, within the size limits."""
         kept: dict[str, AttributeValue] = {}
         truncated: list[str] = []
+        limit = self._max_length
         for key, value in attributes.items():
-            sensitivity = _sensitivity(key)
-            if sensitivity is Sensitivity.CONTENT and not self.content:
-                continue
-            plain = plain_value(value)
-            if plain is None:
-                continue
-            if key in _URL_KEYS and not self.content and isinstance(plain, str):
-                plain = plain.partition("?")[0]
-            if sensitivity is Sensitivity.IDENTIFIER and self._hash_identifiers:
-                plain = _map_text(plain, self._hash)
-            elif sensitivity is Sensitivity.CONTENT and self._redactor is not None:
-                plain = _map_text(plain, partial(self._redact, key))
-            kept[key] = self._fit(key, plain, truncated)
+            # Most attributes are public and short: they pass with three tests.
+            if _class_of(key) is _PUBLIC:
+                kind = value.__class__
+                if kind is int or kind is float or kind is bool:
+                    kept[key] = value
+                    continue
+                if kind is str and len(value) <= limit and value.isascii():
+                    kept[key] = value
+                    continue
+            self._keep(key, value, kept, truncated)
         if truncated:
             kept[names.TRUNCATED] = truncated
         return kept
+
+    def _keep(self, key: str, value: object, kept: dict[str, AttributeValue], truncated: list[str]) -> None:
+        kind = _class_of(key)
+        if kind is Sensitivity.CONTENT and not self.content:
+            return
+        plain = plain_value(value)
+        if plain is None:
+            return
+        if kind is _URL and not self.content and isinstance(plain, str):
+            plain = plain.partition("?")[0]
+        if kind is Sensitivity.IDENTIFIER and self._hash_identifiers:
+            plain = _map_text(plain, self._hash)
+        elif kind is Sensitivity.CONTENT and self._redactor is not None:
+            plain = _map_text(plain, partial(self._redact, key))
+        kept[key] = self._fit(key, plain, truncated)
 
     def status_message(self, message: str | None) -> str | None:
         """A status description is an exception's message, hence content."""
@@ -121,13 +141,22 @@ class ContentPolicy:
         return value
 
 
-def _sensitivity(key: str) -> Sensitivity:
+def _class_of(key: str) -> object:
+    found = _CLASSES.get(key)
+    if found is None:
+        found = _classify(key)
+        if len(_CLASSES) < _MAX_CLASSES:
+            _CLASSES[key] = found
+    return found
+
+
+def _classify(key: str) -> object:
     known = ATTRIBUTES.get(key)
     if known is not None:
         return known.sensitivity
     if key in _FOREIGN_KEYS or key.startswith(_FOREIGN_PREFIXES):
         return Sensitivity.CONTENT
-    return Sensitivity.PLAIN
+    return _URL if key in _URL_KEYS else _PUBLIC
 
 
 def _map_text(value: AttributeValue, function: Callable[[str], str]) -> AttributeValue:

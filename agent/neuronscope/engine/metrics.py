@@ -130,4 +130,21 @@ def _frozen(histogram: _Histogram) -> HistogramValue:
 
 def labels_of(metric: Metric, attributes: Mapping[str, object]) -> Labels:
     """The metric's labels out of a span's attributes; absent ones are left out."""
+    values = (metric, *map(attributes.get, metric.labels))
+    try:
+        found = _LABELS.get(values)
+    except TypeError:  # a label that is a list: cannot be looked up
+        return _labels(metric, attributes)
+    if found is None:
+        found = _labels(metric, attributes)
+        if len(_LABELS) < MAX_SERIES:
+            _LABELS[values] = found
+    return found
+
+
+def _labels(metric: Metric, attributes: Mapping[str, object]) -> Labels:
     return tuple((key, str(attributes[key])) for key in metric.labels if key in attributes)
+
+
+# Labels by metric and values: the same few combinations come with every span.
+_LABELS: dict[tuple[object, ...], Labels] = {}

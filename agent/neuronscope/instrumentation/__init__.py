@@ -13,9 +13,11 @@ reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from neuronscope.signals.tensors import LayerSpec, TensorSnapshot
 
@@ -51,8 +53,7 @@ class Message:
     finish_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """What was asked, in our words.  Unset fields are unknown and produce nothing.
 
     Content fields (`messages`, `query_text`) are filled only when the engine asks for content.
@@ -91,11 +92,10 @@ class Request:
     metric: str | None = None  # as in `Response`, for stores whose request or collection tells it
     write_count: int | None = None
     # anything else worth an attribute of the registry, by key
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True):
     """One retrieved document; `score` is as the store returned it."""
 
     id: str
@@ -103,8 +103,7 @@ class Hit:
     metadata: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class Response(Struct, frozen=True, kw_only=True):
     """What came back, in our words.  For streams the value that `fold_chunk` builds up.
 
     Token counts follow OpenTelemetry: `input_tokens` includes cached ones.  A count that the
@@ -127,7 +126,7 @@ class Response:
     hits: Sequence[Sequence[Hit]] | None = None
     metric: str | None = None  # cosine, dot, euclid, manhattan: how to read scores
     returned: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Instrument(StrEnum):
     GAUGE = "gauge"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # one object a metric: looked up by identity, for every span
 class Metric:
     """A metric: OTel name, instrument, UCUM unit, labels in order, bucket bounds if a histogram."""
 

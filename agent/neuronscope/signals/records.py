@@ -1,21 +1,21 @@
 """What the worker hands to exporters: finished spans, layer records, metric points.
 
-Plain frozen values, the same whether they come from the live queue or from a file.  Times are
+Frozen values, the same whether they come from the live queue or from a file; msgspec's structs rather than
+dataclasses, since one is made for every span and a frozen dataclass of this size costs 5 µs (0.4 as a struct).
+`msgspec.structs.replace` makes changed copies.  Times are
 unix nanoseconds; ids are integers as in OpenTelemetry's `SpanContext`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from opentelemetry.trace import SpanKind, StatusCode
 
-if TYPE_CHECKING:
-    from neuronscope.signals.names import Metric
-    from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
+from neuronscope.signals.names import Metric
+from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 
 AttributeScalar = str | bool | int | float
 AttributeValue = AttributeScalar | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
@@ -31,30 +31,27 @@ class Fidelity(StrEnum):
     OFF = "off"
 
 
-@dataclass(frozen=True, slots=True)
-class SpanEvent:
+class SpanEvent(Struct, frozen=True):
     """A timed event of a span."""
 
     name: str
     time_unix_ns: int
-    attributes: Attributes = field(default_factory=dict[str, AttributeValue])
+    attributes: Attributes = {}
     dropped_attributes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SpanLink:
+class SpanLink(Struct, frozen=True):
     """A link from a span to another span."""
 
     trace_id: int
     span_id: int
-    attributes: Attributes = field(default_factory=dict[str, AttributeValue])
+    attributes: Attributes = {}
     trace_state: str = ""
     trace_flags: int = 1
     dropped_attributes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SpanRecord:
+class SpanRecord(Struct, frozen=True):
     """A finished span, its content already masked by policy.
 
     Attributes:
@@ -91,8 +88,7 @@ class SpanRecord:
         return (self.end_unix_ns - self.start_unix_ns) / 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class LayerRecord:
+class LayerRecord(Struct, frozen=True):
     """One observation of one layer: a summary, and the full tensor if it was affordable.
 
     Attributes:
@@ -125,8 +121,7 @@ class LayerRecord:
         return self.tensor.nbytes if self.tensor is not None else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Exemplar:
+class Exemplar(Struct, frozen=True):
     """A measured value and the sampled span it came from."""
 
     value: float
@@ -135,8 +130,7 @@ class Exemplar:
     span_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramValue:
+class HistogramValue(Struct, frozen=True):
     """Explicit-bucket histogram: `counts` has one more entry than the metric's buckets."""
 
     counts: Sequence[int]
@@ -145,24 +139,21 @@ class HistogramValue:
     exemplars: Sequence[Exemplar | None] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MetricPoint:
+class MetricPoint(Struct, frozen=True):
     """One series of a metric; `labels` are (label, value) pairs in the metric's own order."""
 
     labels: tuple[tuple[str, str], ...]
     value: float | HistogramValue
 
 
-@dataclass(frozen=True, slots=True)
-class MetricFamily:
+class MetricFamily(Struct, frozen=True):
     """All series of one metric at one moment, cumulative since `MetricsSnapshot.start_unix_ns`."""
 
     metric: Metric
     points: Sequence[MetricPoint]
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsSnapshot:
+class MetricsSnapshot(Struct, frozen=True):
     """Everything the aggregator holds."""
 
     families: Sequence[MetricFamily]
@@ -170,8 +161,7 @@ class MetricsSnapshot:
     time_unix_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """What one export call carries; `resource` are the process's OTel resource attributes."""
 
     resource: Attributes

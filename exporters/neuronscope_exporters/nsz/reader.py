@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from neuronscope.exceptions import NszError, NszLimitError
 from neuronscope.signals.records import AttributeValue, LayerRecord, SpanEvent, SpanRecord
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
-from neuronscope_exporters.nsz import codec, layout, tensors
+from neuronscope_exporters.nsz import codec, documents, layout, tensors
 from neuronscope_exporters.nsz.chunks import (
     ChunkPlace,
     Damage,
@@ -154,7 +154,7 @@ class NszFile:
         else:
             raise NszError(f"{self.path} is not an .nsz file: it {_looks_like(head)}")
 
-    def _read_manifest(self) -> codec.ManifestDocument | None:
+    def _read_manifest(self) -> documents.ManifestDocument | None:
         """The manifest of the first sound checkpoint; None when none survived."""
         self._resources: list[Resource] = [{}]
         for place in self._directory.chunks:
@@ -164,7 +164,7 @@ class NszFile:
                 if self._topics.get(channel) != layout.TOPIC_NAMES[Topic.MANIFEST]:
                     continue
                 try:
-                    manifest = codec.decode(codec.ManifestDocument, data)
+                    manifest = documents.decode(documents.ManifestDocument, data)
                     resources = [codec.resource_attributes(item) for item in manifest.resources]
                 except NszError as error:
                     self._log.record(str(error))
@@ -174,7 +174,7 @@ class NszFile:
                 return manifest
         return None
 
-    def _check_version(self, manifest: codec.ManifestDocument) -> None:
+    def _check_version(self, manifest: documents.ManifestDocument) -> None:
         major = manifest.version.partition(".")[0]
         if major != layout.MAJOR:
             raise NszError(
@@ -234,7 +234,7 @@ class NszFile:
         return self._resources[position] if 0 <= position < len(self._resources) else {}
 
     def _layer(self, data: memoryview) -> tuple[LayerRecord, int]:
-        document = codec.decode(codec.LayerDocument, data)
+        document = documents.decode(documents.LayerDocument, data)
         tensor = None
         if document.tensor is not None:
             tensor = StoredTensor(self._source, self._limits, document.tensor)
@@ -253,7 +253,7 @@ class StoredTensor(TensorSnapshot):
 
     __slots__ = ("_limits", "_place", "_read_array", "_source")
 
-    def __init__(self, source: Source, limits: Limits, place: codec.TensorDocument) -> None:
+    def __init__(self, source: Source, limits: Limits, place: documents.TensorDocument) -> None:
         count = tensors.shape_size(place.shape)
         if count * tensors.element_size(place.dtype) != place.nbytes:
             raise NszError("reference to a tensor does not add up")

@@ -10,6 +10,8 @@ from operator import add
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from neuronscope.exceptions import NszError
 from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz.chunks import Damage, Limits
@@ -225,8 +227,6 @@ def _readable(layer: LayerRecord, damaged: list[str]) -> LayerRecord:
     try:
         layer.tensor.numpy()
     except NszError as error:
-        from dataclasses import replace
-
         damaged.append(f"{layer.layer_id}, step {layer.step}: {error}")
         return replace(layer, tensor=None)
     return layer

@@ -8,67 +8,36 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import zstandard
 
-from neuronscope._version import __version__
 from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
-from neuronscope_exporters.nsz import codec, layout, tensors
+from neuronscope_exporters.nsz import codec, documents, layout, tensors
+from neuronscope_exporters.nsz.assembly import (
+    DOCUMENTS,
+    LIBRARY,
+    OpenChunk,
+    fixed_definitions,
+    new_manifest,
+    nonzero_crc,
+    tensor_metadata,
+)
 from neuronscope_exporters.nsz.layout import Buffer, ChunkClass, Op, Topic
 from neuronscope_exporters.nsz.sink import Sink
 
 CHECKPOINT_BYTES: Final = 64 << 20
 CHECKPOINT_CHUNKS: Final = 4096
 CHECKPOINT_NS: Final = 10_000_000_000
-LIBRARY: Final = f"neuronscope/{__version__}"
-_DOCUMENTS: Final[Mapping[Topic, type[codec.Document]]] = {
-    Topic.MANIFEST: codec.ManifestDocument,
-    Topic.SPAN: codec.SpanDocument,
-    Topic.TENSOR_SUMMARY: codec.LayerDocument,
-    Topic.TENSOR_REF: codec.LayerDocument,
-    Topic.AGENT: codec.EventDocument,
-    Topic.INDEX: codec.IndexDocument,
-}
 _ITEMS: Final = {
     Topic.SPAN: "span",
     Topic.TENSOR_SUMMARY: "layer",
     Topic.TENSOR_REF: "layer",
     Topic.AGENT: "event",
 }
-
-
-class _OpenChunk:
-    """Messages gathered for one chunk, with their index."""
-
-    __slots__ = ("body", "index", "last")
-
-    def __init__(self, definitions: bytes = b"") -> None:
-        self.body = bytearray(definitions)
-        self.index: dict[int, list[int]] = {}
-        self.last = 0  # offset of the last message
-
-    def add(self, channel: int, sequence: int, when: int, data: Buffer) -> None:
-        """Append a message."""
-        body = self.body
-        offset = self.last = len(body)
-        body += layout.message_header(channel, sequence, when, len(data))
-        body += data
-        entries = self.index.get(channel)
-        if entries is None:
-            self.index[channel] = [when, offset]
-        else:
-            entries.append(when)
-            entries.append(offset)
-
-    def counts(self) -> dict[int, int]:
-        """Messages by channel."""
-        return {channel: len(entries) // 2 for channel, entries in self.index.items()}
 
 
 def ignore(*_: object) -> None:
@@ -111,14 +80,14 @@ class NszWriter:
         self._on_lost, self._on_written = on_lost, on_written
         self._part_bytes = tensor_part_bytes
         self._file_id = os.urandom(16)
-        self._manifest = codec.encode(_manifest(self._file_id, resources))
+        self._manifest = documents.encode(new_manifest(self._file_id, resources))
         self._compress = zstandard.ZstdCompressor(level=1, write_checksum=False).compress
         # Definitions by channel, each written in the chunk that first uses it and in every checkpoint.
-        self._definitions: list[tuple[int, bytes]] = list(_fixed_definitions())
+        self._definitions: list[tuple[int, bytes]] = list(fixed_definitions())
         self._tensor_channels: dict[str, int] = {}
         self._counts: Counter[int] = Counter({int(topic): 0 for topic in Topic})
         self._sequence = 0  # of messages
-        self._open = _OpenChunk()
+        self._open = OpenChunk()
         # Chunks written.
         self._chunks = 0
         self._previous = 0
@@ -206,7 +175,7 @@ class NszWriter:
             data_end = layout.record(Op.DATA_END, bytes(4))
             start = self._sink.position + len(data_end)
             statistics = layout.statistics(
-                self._counts, len(_DOCUMENTS), self._chunks, self._first_time, self._last_time
+                self._counts, len(DOCUMENTS), self._chunks, self._first_time, self._last_time
             )
             summary = layout.summary(self._definitions, statistics, bytes(self._chunk_indexes), start)
             self._sink.append([data_end, summary])
@@ -239,7 +208,7 @@ class NszWriter:
         chunk = self._open
         if not chunk.body:
             return
-        self._open = _OpenChunk()
+        self._open = OpenChunk()
         try:
             self._write_chunk(ChunkClass.SMALL, chunk.body, chunk.last, chunk.index)
         except OSError as error:
@@ -252,21 +221,21 @@ class NszWriter:
 
     # --- tensors --------------------------------------------------------------------------------
 
-    def _append_tensor(self, layer: LayerRecord, payload: tensors.Payload) -> codec.TensorDocument:
+    def _append_tensor(self, layer: LayerRecord, payload: tensors.Payload) -> documents.TensorDocument:
         """Write a tensor's chunks and say where they are."""
         nbytes = len(payload.data)
         step = max(self._part_bytes // payload.itemsize, 1) * payload.itemsize
         starts = range(0, nbytes, step) if nbytes else range(1)
-        parts: list[codec.PartDocument] = []
+        parts: list[documents.PartDocument] = []
         for number, start in enumerate(starts):
             data = payload.data[start : start + step]
             shape = payload.shape if len(starts) == 1 else (len(data) // payload.itemsize,)
-            metadata = _tensor_metadata(layer, payload, number, len(starts))
+            metadata = tensor_metadata(layer, payload, number, len(starts))
             head = tensors.document_header(payload.dtype, shape, len(data), metadata)
             parts.append(self._write_part(layer, head, data))
-        return codec.TensorDocument(payload.dtype, list(payload.shape), nbytes, parts)
+        return documents.TensorDocument(payload.dtype, list(payload.shape), nbytes, parts)
 
-    def _write_part(self, layer: LayerRecord, head: bytes, data: memoryview) -> codec.PartDocument:
+    def _write_part(self, layer: LayerRecord, head: bytes, data: memoryview) -> documents.PartDocument:
         channel, definition = self._tensor_channel(layer.layer_id)
         when = layout.clamp_time(layer.time_unix_ns)
         message = layout.message_header(channel, self._sequence, when, len(head) + len(data))
@@ -277,7 +246,7 @@ class NszWriter:
         if definition:
             self._definitions.append((Op.CHANNEL, definition))
         self._checkpoint_if_due()
-        return codec.PartDocument(offset, chunk.total_size, chunk.crc)
+        return documents.PartDocument(offset, chunk.total_size, chunk.crc)
 
     def _tensor_channel(self, layer_id: str) -> tuple[int, bytes]:
         """(channel of a module's tensors, its definition if no chunk holds it yet)."""
@@ -312,7 +281,7 @@ class NszWriter:
             OSError: nothing was written.
         """
         tail: list[Buffer] = [] if data is None else [data]
-        crc = _nonzero_crc(body, tail, last_message + layout.SEQUENCE_AT)
+        crc = nonzero_crc(body, tail, last_message + layout.SEQUENCE_AT)
         size = len(body) + (0 if data is None else len(data))
         compression, stored = ("", [body, *tail]) if data is not None else self._pack(body)
         times = [when for entries in index.values() for when in entries[::2]]
@@ -370,8 +339,8 @@ class NszWriter:
     def _checkpoint(self) -> None:
         """Write all definitions, the manifest and the index of the chunks since the last checkpoint."""
         now = layout.clamp_time(time.time_ns())
-        recent = codec.encode(codec.IndexDocument(self._checkpoint_at, self._recent))
-        chunk = _OpenChunk(b"".join(data for _, data in self._definitions))
+        recent = documents.encode(documents.IndexDocument(self._checkpoint_at, self._recent))
+        chunk = OpenChunk(b"".join(data for _, data in self._definitions))
         chunk.add(Topic.MANIFEST, self._sequence, now, self._manifest)
         chunk.add(Topic.INDEX, self._sequence + 1, now, recent)
         offset, _ = self._write_chunk(ChunkClass.CHECKPOINT, chunk.body, chunk.last, chunk.index)
@@ -397,7 +366,7 @@ class NszWriter:
 
     def _note_losses(self) -> None:
         """Say in the file what it lacks; tried again with every flush until it is written."""
-        chunk = _OpenChunk()
+        chunk = OpenChunk()
         now = layout.clamp_time(time.time_ns())
         for number, ((item, reason), n) in enumerate(self._unreported.items()):
             note = SpanEvent("nsz.lost", now, {"item": item, "reason": reason, "count": n})
@@ -409,58 +378,3 @@ class NszWriter:
             return
         self._sequence += len(self._unreported)
         self._unreported.clear()
-
-
-@cache
-def _fixed_definitions() -> tuple[tuple[int, bytes], ...]:
-    """Schemas and channels of the topics that every file has."""
-    found: list[tuple[int, bytes]] = []
-    for topic, document in _DOCUMENTS.items():
-        name = layout.TOPIC_NAMES[topic]
-        found.append((Op.SCHEMA, layout.schema(topic, name, "jsonschema", codec.json_schema(document))))
-        found.append((Op.CHANNEL, layout.channel(topic, topic, name, "json")))
-    return tuple(found)
-
-
-def _manifest(file_id: bytes, resources: Sequence[Attributes]) -> codec.ManifestDocument:
-    now = time.time_ns()
-    return codec.ManifestDocument(
-        version=layout.VERSION,
-        file_id=file_id.hex(),
-        created_unix_nano=str(now),
-        library=LIBRARY,
-        pid=os.getpid(),
-        resources=[codec.resource_document(attributes) for attributes in resources],
-        clock=codec.ClockDocument(str(now), str(time.monotonic_ns())),
-        features_optional=["guard", "checkpoint"],
-    )
-
-
-def _tensor_metadata(layer: LayerRecord, payload: tensors.Payload, part: int, parts: int) -> dict[str, str]:
-    """What an extracted document says about itself."""
-    metadata = {
-        "model": layer.model,
-        "module": layer.layer_id,
-        "role": layer.role,
-        "index": str(layer.index),
-        "step": str(layer.step),
-        "time_unix_nano": str(layer.time_unix_ns),
-    }
-    if layer.span_id is not None:
-        metadata["span_id"] = f"{layer.span_id:016x}"
-    if parts > 1:
-        metadata["part"] = f"{part}/{parts}"
-        metadata["shape"] = ",".join(map(str, payload.shape))
-    return {key: text.encode(errors="replace").decode() for key, text in metadata.items()}
-
-
-def _nonzero_crc(body: bytearray, tail: Sequence[Buffer], sequence_at: int) -> int:
-    """CRC-32 of a chunk's records.  Zero means "none" in MCAP: then a sequence number is raised."""
-    while True:
-        crc = layout.crc32(body, 0)
-        for part in tail:
-            crc = layout.crc32(part, crc)
-        if crc:
-            return crc
-        sequence: int = struct.unpack_from("<I", body, sequence_at)[0]
-        struct.pack_into("<I", body, sequence_at, (sequence + 1) & 0xFFFFFFFF)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, overload
+
+from msgspec.structs import replace
 
 from neuronscope.instrumentation import Message, Response
 from neuronscope_instrumentation.openai.fields import count, document, items, text
@@ -60,15 +62,14 @@ class _Messages(Sequence[Message]):
         return [self._choices[key].message() for key in sorted(self._choices)][index]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamedChat(Response):
+class StreamedChat(Response, frozen=True, kw_only=True):
     """A chat response in the making.
 
     The pieces grow in place, since copying them at every chunk would cost the square of a stream's length;
     a fold owns its pieces, so nobody sees an earlier value change.
     """
 
-    choices: dict[int, _Choice] = field(default_factory=dict[int, _Choice])
+    choices: dict[int, _Choice] = {}
 
 
 def fold_chat_chunk(so_far: Response, chunk: Any, content: bool) -> Response:
