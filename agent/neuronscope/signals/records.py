@@ -1,9 +1,9 @@
 """What the worker hands to exporters: finished spans, layer records, metric points.
 
-Frozen values, the same whether they come from the live queue or from a file; msgspec's structs rather than
-dataclasses, since one is made for every span and a frozen dataclass of this size costs 5 µs (0.4 as a struct).
-`msgspec.structs.replace` makes changed copies.  Times are
-unix nanoseconds; ids are integers as in OpenTelemetry's `SpanContext`.
+Frozen values, the same whether they come from the live queue or from a file.  They are msgspec's structs,
+not dataclasses: one is made for every span, and a frozen dataclass of this size costs several times more.
+`msgspec.structs.replace` makes changed copies.  Times are unix nanoseconds; ids are integers as in
+OpenTelemetry's `SpanContext`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+import msgspec
 from msgspec.structs import replace
 
 from neuronscope.instrumentation import Message, Response
@@ -69,7 +70,7 @@ class StreamedChat(Response, frozen=True, kw_only=True):
     a fold owns its pieces, so nobody sees an earlier value change.
     """
 
-    choices: dict[int, _Choice] = {}
+    choices: dict[int, _Choice] = msgspec.field(default_factory=dict[int, _Choice])
 
 
 def fold_chat_chunk(so_far: Response, chunk: Any, content: bool) -> Response:
