@@ -8,9 +8,11 @@ from typing import Any, cast
 import pytest
 import torch
 import torch._dynamo as dynamo
+from torch import nn
 
 from neuronscope_instrumentation.torch import ADAPTER
-from neuronscope_instrumentation.torch.internals import CALL
+from neuronscope_instrumentation.torch.internals import CALL, COMPILED_CALL
+from neuronscope_instrumentation.torch.slots import Slot
 from torchnets import INPUT, PATHS, Net, make_net, watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, about its deprecated ways to compile
@@ -35,14 +37,14 @@ class Graphs:
         return graph.forward
 
 
-def life(model: Net, compile_: Callable[[Graphs], Callable[..., Any]], when: str, *paths: str) -> Graphs:
+def life(model: Net, way: Callable[[Net, Graphs], Callable[..., Any]], when: str, *paths: str) -> Graphs:
     """Compile and run a model, watched from before or after its first call, then no longer."""
     graphs = Graphs()
     expected = make_net()(INPUT)
     undo: list[Callable[[], None]] = []
     if when == "before":
         undo.append(watch(model, *paths)[1])
-    run = compile_(graphs)
+    run = way(model, graphs)
     assert torch.equal(run(INPUT), expected)
     if when == "after":
         undo.append(watch(model, *paths)[1])
@@ -55,61 +57,95 @@ def life(model: Net, compile_: Callable[[Graphs], Callable[..., Any]], when: str
     return graphs
 
 
+def wrap(model: Net, graphs: Graphs) -> Callable[..., Any]:
+    return torch.compile(model, backend=graphs, fullgraph=True)
+
+
+def compile_in_place(model: Net, graphs: Graphs) -> Callable[..., Any]:
+    model.compile(backend=graphs, fullgraph=True)
+    return model
+
+
+@pytest.mark.parametrize("way", [wrap, compile_in_place])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("paths", [("first",), PATHS], ids=["one", "all"])
-def test_graphs_and_compilations_are_those_of_the_plain_model(when: str, paths: tuple[str, ...]) -> None:
+def test_graphs_and_compilations_are_those_of_the_plain_model(
+    way: Callable[[Net, Graphs], Callable[..., Any]], when: str, paths: tuple[str, ...]
+) -> None:
     """One graph, the same code, whether watched before or after the first call, or no longer."""
-
-    def compiled(model: Net) -> Callable[[Graphs], Callable[..., Any]]:
-        return lambda graphs: torch.compile(model, backend=graphs, fullgraph=True)
-
-    plain = life(model := make_net(), compiled(model), "never")
+    plain = life(make_net(), way, "never")
     dynamo.reset()
-    watched = life(model := make_net(), compiled(model), when, *paths)
+    watched = life(make_net(), way, when, *paths)
     assert watched.codes == plain.codes
     assert len(plain.codes) == 1
 
 
-def test_the_boundary_of_a_compiled_model_is_seen_and_its_inside_told() -> None:
-    """By `torch.compile(model)` and by `model.compile()`."""
+def test_frames_that_dynamo_leaves_alone_are_seen_and_our_own_not_compiled() -> None:
+    """Layers that run inside a compiled call but outside its graphs are seen; the graphs stay the user's."""
+
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+        @cast(Any, dynamo.disable)(recursive=False)  # type: ignore[untyped-decorator]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    def graphs(*paths: str) -> tuple[list[str], list[str]]:
+        dynamo.reset()
+        graphs = Graphs()
+        model = Broken().eval()
+        seen, _ = watch(model, *paths) if paths else ([], None)
+        run: Any = torch.compile(model, backend=graphs)
+        run(INPUT)
+        run(INPUT)
+        return graphs.codes, seen
+
+    plain, _ = graphs()
+    watched, seen = graphs("layers.0", "layers.1")
+    assert watched == plain
+    assert seen == ["layers.0", "layers.1"] * 2
+
+
+def test_the_boundary_of_a_wrapped_model_is_seen_and_its_inside_told() -> None:
+    """`torch.compile(model)`: the wrapper and the model in it are seen."""
     wrapped: Any = torch.compile(make_net(), backend="eager")
     seen, _ = watch(wrapped, "", "_orig_mod", "_orig_mod.first")
     wrapped(INPUT)
-    assert seen == [""]
-    inside = {"_orig_mod": "compiled", "_orig_mod.first": "compiled"}
-    assert ADAPTER.not_visited(wrapped, ["", *inside], seen) == inside
+    wrapped(INPUT)
+    assert seen == ["_orig_mod", ""] * 2
+    assert ADAPTER.not_visited(wrapped, ["_orig_mod.first"], seen) == {"_orig_mod.first": "compiled"}
 
+
+@pytest.mark.parametrize("first", ["watch", "compile"])
+def test_the_boundary_of_a_model_compiled_in_place_is_seen(first: str) -> None:
+    """`model.compile()` before or after watching it; undone, the compiled call alone is left."""
     model = make_net()
-    model.compile(backend="eager")
+    if first == "compile":
+        model.compile(backend="eager")
     seen, undo = watch(model, "", "first")
-    model(INPUT)
+    if first == "watch":
+        model.compile(backend="eager")
+    assert torch.equal(model(INPUT), make_net()(INPUT))
     assert seen == [""]
     assert ADAPTER.not_visited(model, ["", "first"], seen) == {"first": "compiled"}
     undo()
-    assert not isinstance(vars(model)["_compiled_call_impl"], type(vars(model).get(CALL)))
-    assert torch.equal(model(INPUT), make_net()(INPUT))
-
-
-def test_a_model_compiled_while_watched_is_told_as_compiled() -> None:
-    """The slot below never fires again, and goes without a trace."""
-    model = make_net()
-    seen, undo = watch(model, "", "first")
-    model.compile(backend="eager")
-    assert torch.equal(model(INPUT), make_net()(INPUT))
-    assert ADAPTER.not_visited(model, ["", "first"], seen) == {"": "compiled", "first": "compiled"}
-    undo()
-    assert CALL not in vars(model)
+    assert vars(model).keys() - vars(make_net()).keys() == {COMPILED_CALL}
+    assert not isinstance(vars(model)[COMPILED_CALL], Slot)
     assert torch.equal(model(INPUT), make_net()(INPUT))
 
 
 def test_modules_outside_a_compiled_part_are_seen() -> None:
     """Compilation of one submodule leaves the others observable."""
-    model = make_net()
-    model.rest.compile(backend="eager")
-    seen, _ = watch(model)
+    model = nn.Sequential(nn.Linear(8, 8), make_net(), nn.ReLU())
+    model[1].compile(backend="eager")
+    seen, _ = watch(model, "", "0", "1", "1.first", "2")
     model(INPUT)
     model(INPUT)
-    assert seen == ["first", "rest", ""] * 2
+    assert seen == ["0", "1", "2", ""] * 2
 
 
 def test_a_layer_watched_during_a_compilation_is_watched_after_it() -> None:

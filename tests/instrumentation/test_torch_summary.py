@@ -55,7 +55,7 @@ ADVERSARIAL: dict[str, Callable[[], torch.Tensor]] = {
     "float32's last digits": lambda: 1e6 + torch.arange(50_000) % 3 / 16,
     "mean of one piece far from another": lambda: torch.cat([normal(1 << 18), normal(1 << 18) + 1000]),
     "constant": lambda: torch.full((300_000,), 0.1),
-    "constant, alternating": lambda: torch.tensor([0.3, -0.3]).repeat(200_000),
+    "constant, alternating": lambda: torch.tensor([1 / 3, -1 / 3]).repeat(1 << 17),
     "one outlier": lambda: planted(_7=3e4),
     "outlier channels": lambda: normal(256, 1024) * torch.tensor([50.0] * 6 + [1.0] * 1018),
     "lognormal": lambda: torch.exp(normal(200_000) * 2),

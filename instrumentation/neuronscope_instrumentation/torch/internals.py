@@ -67,9 +67,7 @@ def has_own_dispatch(tensor: torch.Tensor) -> bool:
 
 def is_real_run() -> bool:
     """False while something runs the model to learn its structure: there are no values to see."""
-    if torch.compiler.is_compiling() or _C._get_tracing_state() is not None:
-        return False
-    if _C._functorch.peek_interpreter_stack() is not None:
+    if _C._get_tracing_state() is not None or _C._functorch.peek_interpreter_stack() is not None:
         return False
     if _C._len_torch_dispatch_stack() and any(map(_C._get_dispatch_mode, _STRUCTURE_MODES)):
         return False
@@ -82,9 +80,13 @@ _STRUCTURE_MODES: Final = tuple(
 _on_cuda: Final[Callable[[], bool]] = torch.cuda.is_initialized
 
 
-def set_dynamo(callback: Any) -> Any:
-    """Set what compiles the frames of this thread (None: nothing); returns what did before."""
-    return _dynamo_c.set_eval_frame(callback) if _dynamo_c is not None else None
+def _no_dynamo(_: Any) -> Any:
+    return None
+
+
+# Sets what compiles the frames of this thread (None: nothing); returns what did before.  C's own function: a
+# Python one would itself be compiled before it could do anything.
+set_dynamo: Final[Callable[[Any], Any]] = getattr(_dynamo_c, "set_eval_frame", _no_dynamo)
 
 
 def has_compiled_code(function: object) -> bool:

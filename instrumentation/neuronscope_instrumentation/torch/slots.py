@@ -6,7 +6,7 @@ Coming and going costs about 3 µs; a module that nobody watches is exactly as b
 
 A copied instance dictionary would carry the slot to another module, which would then compute with the
 *original's* weights.  So companions go with it: ``__getstate__`` and ``__reduce__``, through which `copy`,
-`deepcopy`, pickle and `torch.save` see the plain module, and ``_replicate_for_data_parallel``.
+`deepcopy`, pickle and `torch.save` see the plain module, ``_replicate_for_data_parallel`` and ``compile``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
+import torch
 from torch import nn
 
 from neuronscope.engine.guard import GUARD
@@ -34,8 +35,8 @@ from neuronscope_instrumentation.torch.internals import (
 from neuronscope_instrumentation.torch.outputs import first_tensor
 from neuronscope_instrumentation.torch.snapshot import TorchSnapshot
 
-# Methods that copy an instance dictionary, and are looked up on the instance.
-_COPYING: Final = ("__getstate__", "__reduce__", "_replicate_for_data_parallel")
+# Methods, looked up on the instance, that copy its dictionary or keep its `_call_impl`.
+_STEP_ASIDE_FOR: Final = ("__getstate__", "__reduce__", "_replicate_for_data_parallel", "compile")
 
 _lock = threading.RLock()  # re-entrant: the garbage collector may run an undo inside an install
 _notifying = threading.local()
@@ -91,12 +92,12 @@ class Slot:
 
     __slots__ = ("_below", "key", "module", "observers")
 
-    def __init__(self, module: nn.Module | None, key: str) -> None:
+    def __init__(self, module: nn.Module | None = None) -> None:
         self.module: Callable[[], nn.Module | None] = (
             _nothing if module is None else weakref.ref(module, _forget)
         )
-        self.key = key
-        self._below: Callable[..., Any] | None = module.__dict__.get(key) if module is not None else None
+        self.key = CALL
+        self._below: Callable[..., Any] | None = None
         self.observers: tuple[Observer, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -107,10 +108,11 @@ class Slot:
         below, kind = self._below, class_of(module)
         output = kind._call_impl(module, *args, **kwargs) if below is None else below(*args, **kwargs)
         observers = self.observers
-        if observers and is_real_run():
-            compiler = set_dynamo(None)  # what observers compute is no part of the user's graphs
+        if observers and not torch.compiler.is_compiling():  # to Dynamo a constant: it traces no further
+            compiler = set_dynamo(None)  # else it would compile what runs here
             try:
-                GUARD.call("torch.slot", _notify, observers, output)
+                if is_real_run():
+                    GUARD.call("torch.slot", _notify, observers, output)
             finally:
                 set_dynamo(compiler)
         return output
@@ -118,9 +120,12 @@ class Slot:
     def install(self, module: nn.Module) -> None:
         """Put the slot and its companions into the module's instance dictionary."""
         entries = module.__dict__
-        for name in _copying_methods(class_of(module)):
+        for name in _companions(class_of(module)):
             if name not in entries:
                 entries[name] = _WithoutUs(self, name)
+        # After `module.compile()` the compiled call is the one made: then its boundary is observed.
+        self.key = CALL if entries.get(COMPILED_CALL) is None else COMPILED_CALL
+        self._below = entries.get(self.key)
         entries[self.key] = self
 
     def remove(self, module: nn.Module) -> bool:
@@ -135,7 +140,7 @@ class Slot:
                 del entries[self.key]
             else:
                 entries[self.key] = self._below
-        for name in _COPYING:
+        for name in _STEP_ASIDE_FOR:
             companion = entries.get(name)
             if isinstance(companion, _WithoutUs) and companion.slot is self:
                 del entries[name]
@@ -143,10 +148,10 @@ class Slot:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Slot:
         """A slot for no module: it leaves whichever instance dictionary it ends up in."""
-        return Slot(None, self.key)
+        return Slot()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Slot, (None, self.key)
+        return Slot, ()
 
     def _leave_stranger(self) -> nn.Module:
         """The module through which a slot without one was called, freed of the slot."""
@@ -160,7 +165,7 @@ class Slot:
 
 
 class _WithoutUs:
-    """A method of the module, run while the slot steps aside: what it copies is the plain module."""
+    """A method of the module, run while the slot steps aside: what it sees is the plain module."""
 
     __slots__ = ("name", "slot")
 
@@ -168,14 +173,14 @@ class _WithoutUs:
         self.slot = slot
         self.name = name
 
-    def __call__(self) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self.slot.module()
         if module is None:
             raise ReferenceError("the observed module that this method belongs to is gone")
         with _lock:
             in_force = self.slot.remove(module)
             try:
-                result = getattr(class_of(module), self.name)(module)
+                result = getattr(class_of(module), self.name)(module, *args, **kwargs)
                 return dict(module.__dict__) if result is module.__dict__ else result
             finally:
                 if in_force:
@@ -183,8 +188,10 @@ class _WithoutUs:
 
 
 @lru_cache(maxsize=1024)
-def _copying_methods(kind: type) -> tuple[str, ...]:
-    return tuple(name for name in _COPYING if getattr(kind, name, None) is not getattr(object, name, None))
+def _companions(kind: type) -> tuple[str, ...]:
+    return tuple(
+        name for name in _STEP_ASIDE_FOR if getattr(kind, name, None) is not getattr(object, name, None)
+    )
 
 
 def _nothing() -> None:
@@ -200,8 +207,7 @@ def observe(module: nn.Module, callback: LayerCallback) -> Callable[[], None]:
     with _lock:
         slot = _slot_of(module)
         if slot is None:
-            compiled = module.__dict__.get(COMPILED_CALL) is not None
-            slot = Slot(module, COMPILED_CALL if compiled else CALL)
+            slot = Slot(module)
             slot.install(module)
             _live[id(slot.module)] = slot
         observer = Observer(slot, callback)
