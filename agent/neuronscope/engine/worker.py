@@ -1,9 +1,12 @@
-"""The worker: one daemon thread per process that turns notes into records and hands them on.
+"""The worker: one thread per process that turns notes into records and hands them on.
 
 The service's threads only append to a queue.  The queue is bounded by count and by bytes; when it
-fills, full tensors go first, then summaries, then spans, each drop counted.  Work is sliced: after
-`SLICE` spans the GIL is offered to others, since building a large batch in one go delays their
-wake-ups by milliseconds (research/perf.md §1).
+fills, full tensors go first, then summaries, then spans, always the newest, each drop counted.  Work is
+sliced: after `SLICE` spans the GIL is offered to others, since building a large batch in one go delays
+their wake-ups by milliseconds (research/perf.md §1).
+
+Whatever an exporter does, nobody waits for it longer than asked: only this thread calls exporters, and
+`flush` and `stop` wait for the thread with a timeout.
 """
 
 from __future__ import annotations
@@ -12,22 +15,36 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from msgspec.structs import replace
+from opentelemetry import context as otel_context
+
+from neuronscope.engine import native
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.propagation import suppressed
+from neuronscope.engine.sizes import span_bytes
 from neuronscope.exporters import Exporter
-from neuronscope.recording import Recording
 from neuronscope.signals.records import Attributes, Batch, Fidelity, LayerRecord, SpanRecord
 
+if TYPE_CHECKING:
+    from neuronscope.recording import Recording
+
 SLICE: Final = 16
-IDLE_S: Final = 0.05
+# How long the worker waits after the first item for more: it wakes 20 times a second at most.
+LINGER_S: Final = 0.05
 # Share of the byte limit beyond which full tensors, and then summaries, are turned away.
 TENSOR_SHARE: Final = 0.5
 SUMMARY_SHARE: Final = 0.8
 MAX_BATCH_SPANS: Final = 512
 MAX_BATCH_BYTES: Final = 8 << 20
 SPAN_BYTES: Final = 4096  # what a queued span with its request and response holds, about
+LAYER_BYTES: Final = 512
+# What `stop` keeps of its time for the interpreter's own end.
+EXIT_RESERVE_S: Final = 0.1
+FAULT_PAUSE_S: Final = 1.0
+ExporterSource = Sequence[Exporter] | Callable[[], Sequence[Exporter]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +63,36 @@ class Finisher(Protocol):
         ...
 
 
+class _Request:
+    """Somebody waits for the worker to flush or to stop."""
+
+    __slots__ = ("_done", "deadline", "last", "ok")
+
+    def __init__(self, deadline: float, *, last: bool) -> None:
+        self.deadline = deadline
+        self.last = last
+        self.ok = False
+        self._done = native.allocate_lock()
+        self._done.acquire()
+
+    def wait(self) -> bool:
+        return self._done.acquire(timeout=max(0.0, self.deadline - time.monotonic())) and self.ok
+
+    def answer(self, ok: bool) -> None:
+        self.ok = ok
+        self._done.release()
+
+
 class Worker:
     """Owns the queue, the thread and the exporters of one process.
 
     Args:
         finish: makes a `SpanRecord` of a queued item.
-        exporters: where records go.
+        exporters: where records go; or what makes them, called in the worker's thread when it starts.
         resource: the process's resource attributes.
         interval_s: seconds between exports.
+        max_spans: items that may wait.
+        max_bytes: bytes that may wait.
         count_lost: ``(item, reason, n)``.
         on_cpu: told the worker's CPU time in ns after each round.
         inline: finish and export in the caller's thread instead.
@@ -62,7 +101,7 @@ class Worker:
     def __init__(
         self,
         finish: Finisher,
-        exporters: Sequence[Exporter],
+        exporters: ExporterSource,
         resource: Attributes,
         *,
         interval_s: float,
@@ -73,7 +112,8 @@ class Worker:
         inline: bool = False,
     ) -> None:
         self._finish = finish
-        self._exporters = list(exporters)
+        self._make_exporters = exporters if callable(exporters) else None
+        self._exporters = [] if callable(exporters) else list(exporters)
         self._resource = resource
         self._interval_s = interval_s
         self._max_spans = max_spans
@@ -81,16 +121,28 @@ class Worker:
         self._count_lost = count_lost
         self._on_cpu = on_cpu
         self._inline = inline
+        # The queue.  `_room` is how many items it may hold now; plain spans compare its length with that
+        # and take no lock.  Items of another size than `SPAN_BYTES` are added up apart: producers write
+        # one sum under their lock, the worker writes the other alone.
         self._queue: deque[tuple[Any, int]] = deque()
-        self._added = 0
-        self._removed = 0
-        self._count_lock = (
-            threading.RLock()
-        )  # by producers only; re-entered when garbage collection ends a stream
-        self._work_lock = threading.RLock()  # taken by whoever does the worker's work
-        self._wake = threading.Event()
-        self._stop = False
-        self._thread: threading.Thread | None = None
+        self._extra_added = 0
+        self._extra_removed = 0
+        self._producers = native.new_lock()
+        self._room = 0
+        self._make_room()
+        # The thread.  Producers ring only when it sleeps; ringing takes no lock that anybody holds.
+        self._work_lock = native.new_lock()  # while items become records, one slice at a time
+        self._export_lock = native.new_lock()  # while exporters are called; taken before `_work_lock`
+        self._bell = native.allocate_lock()
+        self._bell.acquire()
+        self._asleep = not inline
+        self._requests: deque[_Request] = deque()
+        self._started = False
+        self._start_again_at = 0.0
+        self._ident: int | None = None
+        self._stopping = False
+        self._ended = False
+        # Finished, waiting for the next export.
         self._spans: list[SpanRecord] = []
         self._layers: list[LayerRecord] = []
         self._batch_bytes = 0
@@ -102,66 +154,174 @@ class Worker:
         """Items in the queue."""
         return len(self._queue)
 
+    @property
+    def pending_bytes(self) -> int:
+        """What the items in the queue hold, as estimated."""
+        return len(self._queue) * SPAN_BYTES + self._extra_added - self._extra_removed
+
     def put(self, item: Any, nbytes: int = SPAN_BYTES) -> None:
-        """Queue an item.  Never blocks; what does not fit is dropped and counted."""
-        if self._stop:
-            self._count_lost("span", "stopped", 1)
+        """Queue an item.  Never blocks; what does not fit is dropped and counted.
+
+        Args:
+            nbytes: what the item keeps alive.
+        """
+        queue = self._queue
+        if nbytes != SPAN_BYTES and not self._reserve(nbytes - SPAN_BYTES):
+            self._refuse(item)
             return
-        if len(self._queue) >= self._max_spans or self._added - self._removed + nbytes > self._max_bytes:
-            self._count_lost("layer" if isinstance(item, LayerItem) else "span", "queue_full", 1)
+        if len(queue) >= self._room:
+            if nbytes != SPAN_BYTES:
+                self._release(nbytes - SPAN_BYTES)
+            self._refuse(item)
             return
-        with self._count_lock:
-            self._added += nbytes
-        self._queue.append((item, nbytes))
-        if self._inline:
-            self._work(export=True)
-        elif self._thread is None:
-            self._start()
+        queue.append((item, nbytes))
+        if self._asleep:
+            self._wake()
+        elif self._inline:
+            self._here(self._process_and_export)
+        if self._stopping:
+            self._lose_queue("stopped")  # appended while `stop` looked the other way
 
     def put_layer(self, record: LayerRecord, recording: Recording | None) -> None:
         """Queue a layer record; a full tensor falls back to its summary when space is short."""
-        used = self._added - self._removed
-        nbytes = record.nbytes + 512
-        if record.tensor is not None and used + nbytes > TENSOR_SHARE * self._max_bytes:
+        used, limit = self.pending_bytes, self._max_bytes
+        nbytes = record.nbytes + LAYER_BYTES
+        if record.tensor is not None and used + nbytes > TENSOR_SHARE * limit:
             self._count_lost("tensor", "queue_full", 1)
             record = replace(record, tensor=None, fidelity=Fidelity.SUMMARY)
-            nbytes = 512
-        if used + nbytes > SUMMARY_SHARE * self._max_bytes:
+            nbytes = LAYER_BYTES
+        if used + nbytes > SUMMARY_SHARE * limit:
             self._count_lost("layer", "queue_full", 1)
             return
         self.put(LayerItem(record, recording), nbytes)
 
-    def _start(self) -> None:
-        with self._count_lock:
-            if self._thread is not None:
-                return
-            self._thread = threading.Thread(target=self._run, name="neuronscope-worker", daemon=True)
-            self._thread.start()
+    def _reserve(self, extra: int) -> bool:
+        with self._producers:
+            if self.pending_bytes + SPAN_BYTES + extra > self._max_bytes:
+                return False
+            self._extra_added += extra
+        self._make_room()
+        if self.pending_bytes > TENSOR_SHARE * self._max_bytes:
+            self._ring()  # no time to linger
+        return True
+
+    def _release(self, extra: int) -> None:
+        with self._producers:
+            self._extra_added -= extra
+        self._make_room()
+
+    def _make_room(self) -> None:
+        extra = self._extra_added - self._extra_removed
+        self._room = min(self._max_spans, max(0, self._max_bytes - extra) // SPAN_BYTES)
+
+    def _refuse(self, item: Any) -> None:
+        kind = "layer" if isinstance(item, LayerItem) else "span"
+        self._count_lost(kind, "stopped" if self._stopping else "queue_full", 1)
+
+    # --- waking the thread ---------------------------------------------------------------------------
+    def _wake(self) -> None:
+        """The queue was empty and the thread asleep, or not started yet."""
+        self._asleep = False
+        if self._started or self._start():
+            self._ring()
+        else:
+            self._asleep = True  # try again with a later item
+
+    def _ring(self) -> None:
+        try:
+            self._bell.release()
+        except RuntimeError:  # it rings already
+            return
+
+    def _start(self) -> bool:
+        """Start the thread; False when that cannot be now."""
+        with self._producers:
+            if self._started:
+                return True
+            now = time.monotonic()
+            if self._ended or now < self._start_again_at:
+                return False
+            try:
+                native.start_thread(self._run, "neuronscope-worker")
+            except RuntimeError:  # the interpreter ends, or the system has no thread left
+                self._start_again_at = now + FAULT_PAUSE_S
+                return False
+            self._started = True
+            return True
 
     # --- the thread --------------------------------------------------------------------------------
     def _run(self) -> None:
-        while not self._stop:
-            self._wake.wait(IDLE_S)
-            self._wake.clear()
-            GUARD.call("worker", self._work)
+        self._ident = threading.get_ident()
+        otel_context.attach(suppressed(otel_context.get_current()))
+        while not self._ended:
+            self._wait()
+            if not GUARD.contain("worker", self._round):
+                # A fault of ours: give up what would only fail again.
+                self._lose_queue("fault")
+                native.sleep(FAULT_PAUSE_S)
+        self._ident = None
 
-    def _work(self, export: bool = False) -> None:
-        """Process what is queued; export when it is time, or when asked to."""
-        with self._work_lock:
-            before = time.thread_time_ns()
-            while self._queue:
-                for _ in range(min(SLICE, len(self._queue))):
-                    item, nbytes = self._queue.popleft()
-                    self._removed += nbytes
-                    self._take(item, nbytes)
-                if len(self._spans) >= MAX_BATCH_SPANS or self._batch_bytes >= MAX_BATCH_BYTES:
-                    self._export()
-                if not self._inline:
-                    time.sleep(0)  # offers the GIL to a waiting thread of the service
-            due = time.monotonic() - self._last_export >= self._interval_s
-            if export or due:
+    def _wait(self) -> None:
+        """Sleep until there is something to do; after the first item, a moment longer for more."""
+        self._asleep = True
+        if not self._queue and not self._requests:
+            self._bell.acquire(timeout=self._until_due())
+        self._asleep = False
+        if self._queue and not self._requests and self.pending_bytes < TENSOR_SHARE * self._max_bytes:
+            self._bell.acquire(timeout=LINGER_S)
+
+    def _until_due(self) -> float:
+        if not self._spans and not self._layers:
+            return -1
+        return max(0.0, self._last_export + self._interval_s - time.monotonic())
+
+    def _round(self) -> bool:
+        before = time.thread_time_ns()
+        self._ensure_exporters()
+        self._process()
+        if time.monotonic() - self._last_export >= self._interval_s:
+            self._export()
+        while self._requests:
+            self._answer(self._requests.popleft())
+        self._on_cpu(time.thread_time_ns() - before)
+        return True
+
+    def _ensure_exporters(self) -> None:
+        make, self._make_exporters = self._make_exporters, None
+        if make is not None:
+            self._exporters = list(make())
+
+    def _answer(self, request: _Request) -> None:
+        ok = False
+        try:
+            ok = self._finish_up(request.deadline, last=request.last)
+        finally:
+            request.answer(ok)
+
+    def _process(self, deadline: float | None = None, *, export: bool = True) -> bool:
+        """Turn what is queued into records, slice by slice; False if `deadline` came first."""
+        while self._queue:
+            with self._work_lock:
+                self._slice()
+            if export and (len(self._spans) >= MAX_BATCH_SPANS or self._batch_bytes >= MAX_BATCH_BYTES):
                 self._export()
-            self._on_cpu(time.thread_time_ns() - before)
+            if deadline is not None and time.monotonic() >= deadline:
+                return not self._queue
+            if not self._inline:
+                native.sleep(0)  # offers the GIL to a waiting thread of the service
+        return True
+
+    def _slice(self) -> None:
+        queue = self._queue
+        for _ in range(SLICE):
+            try:
+                item, nbytes = queue.popleft()
+            except IndexError:
+                break
+            if nbytes != SPAN_BYTES:
+                self._extra_removed += nbytes - SPAN_BYTES
+            self._take(item, nbytes)
+        self._make_room()
 
     def _take(self, item: Any, nbytes: int) -> None:
         if isinstance(item, LayerItem):
@@ -170,59 +330,114 @@ class Worker:
             if item.recording is not None:
                 item.recording.add_layer(item.record)
             return
-        record = GUARD.call("worker.finish", self._finish, item)
-        if record is not None:
-            self._spans.append(record)
-            self._batch_bytes += nbytes
+        record = GUARD.contain("worker.finish", self._finish, item)
+        if record is None:
+            self._count_lost("span", "fault", 1)
+            return
+        self._spans.append(record)
+        self._batch_bytes += span_bytes(record)
 
     def _export(self) -> None:
-        self._last_export = time.monotonic()
-        if not self._spans and not self._layers:
-            return
-        batch = Batch(self._resource, tuple(self._spans), tuple(self._layers))
-        self._spans, self._layers, self._batch_bytes = [], [], 0
-        for exporter in self._exporters:
-            GUARD.call(f"exporter.{exporter.name}", exporter.export, batch)
+        with self._export_lock:
+            self._last_export = time.monotonic()
+            with self._work_lock:
+                batch = Batch(self._resource, tuple(self._spans), tuple(self._layers))
+                self._spans, self._layers, self._batch_bytes = [], [], 0
+            if batch.spans or batch.layers:
+                for exporter in self._exporters:
+                    GUARD.contain(f"exporter.{exporter.name}", exporter.export, batch)
 
-    # --- owners ------------------------------------------------------------------------------------
-    def flush(self, timeout_s: float) -> bool:
-        """Process and export everything queued so far; True if it went within `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        if not self._work_lock.acquire(timeout=max(0.0, timeout_s)):
-            return False
-        try:
-            GUARD.call("worker", self._work, True)
-        finally:
-            self._work_lock.release()
-        done = True
+    def _finish_up(self, deadline: float, *, last: bool) -> bool:
+        done = self._process(deadline)
+        self._export()
+        if last:
+            # Counted before exporters push their last metrics.
+            self._lose_queue("stopped")
         for exporter in self._exporters:
             left = max(0.0, deadline - time.monotonic())
-            done = bool(GUARD.call(f"exporter.{exporter.name}", exporter.flush, left)) and done
+            site = f"exporter.{exporter.name}"
+            if last:
+                GUARD.contain(site, exporter.shutdown, left)
+            else:
+                done = bool(GUARD.contain(site, exporter.flush, left)) and done
+        if last:
+            self._ended = True
         return done
 
+    # --- owners ------------------------------------------------------------------------------------
     def drain(self, timeout_s: float) -> bool:
-        """Process everything queued so far, without waiting for any exporter."""
+        """Process everything queued so far in the caller's thread, without calling any exporter."""
         if not self._work_lock.acquire(timeout=max(0.0, timeout_s)):
             return False
         try:
-            GUARD.call("worker", self._work)
+            return bool(self._here(lambda: self._process(time.monotonic() + timeout_s, export=False)))
         finally:
             self._work_lock.release()
-        return True
+            if not self._inline:
+                self._wake()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Process and export everything queued so far; True if it went within `timeout_s`."""
+        return self._ask(time.monotonic() + timeout_s, last=False)
 
     def stop(self, timeout_s: float) -> None:
-        """Flush, shut the exporters down, end the thread; all within `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        if self._work_lock.acquire(timeout=max(0.0, timeout_s)):
+        """Flush, shut the exporters down, end the thread; all within `timeout_s`.  Again does nothing."""
+        if self._stopping:
+            return
+        self._stopping, self._room, self._max_spans = True, 0, 0
+        self._ask(time.monotonic() + max(0.0, timeout_s - EXIT_RESERVE_S), last=True)
+        self._ended = True
+        self._ring()
+        self._lose_queue("stopped")
+
+    def _ask(self, deadline: float, *, last: bool) -> bool:
+        """Have the thread finish up, and wait for it; where there is no thread, do it here."""
+        here = self._inline or self._ident == threading.get_ident()
+        if here or not (self._started or self._start()):
+            self._ensure_exporters()
+            return bool(self._here(lambda: self._finish_up(deadline, last=last)))
+        request = _Request(deadline, last=last)
+        self._requests.append(request)
+        self._ring()
+        return request.wait()
+
+    def _here(self, work: Callable[[], bool]) -> bool | None:
+        """Do the worker's work in a thread of the service: what it calls is not observed."""
+        before = time.thread_time_ns()
+        token = otel_context.attach(suppressed(otel_context.get_current()))
+        try:
+            return GUARD.contain("worker", work)
+        finally:
+            otel_context.detach(token)
+            self._on_cpu(time.thread_time_ns() - before)
+
+    def _process_and_export(self) -> bool:
+        self._process()
+        self._export()
+        return True
+
+    def _lose_queue(self, reason: str) -> None:
+        """Count everything that is still queued as lost."""
+        spans = layers = 0
+        while True:
             try:
-                GUARD.call("worker", self._work, True)
-            finally:
-                self._work_lock.release()
-        self._stop = True
-        self._wake.set()
-        for exporter in self._exporters:
-            left = max(0.0, deadline - time.monotonic())
-            GUARD.call(f"exporter.{exporter.name}", exporter.shutdown, left)
-        lost = len(self._queue)
-        if lost:
-            self._count_lost("span", "stopped", lost)
+                item, nbytes = self._queue.popleft()
+            except IndexError:
+                break
+            self._extra_removed += nbytes - SPAN_BYTES
+            if isinstance(item, LayerItem):
+                layers += 1
+            else:
+                spans += 1
+        for kind, count in (("span", spans), ("layer", layers)):
+            if count:
+                self._count_lost(kind, reason, count)
+
+    # --- fork ---------------------------------------------------------------------------------------
+    def pause(self, timeout_s: float) -> bool:
+        """Keep the thread from working, so that no lock it takes is held now; `resume` undoes it."""
+        return self._export_lock.acquire(timeout=timeout_s)
+
+    def resume(self) -> None:
+        """Let the thread work again."""
+        self._export_lock.release()

@@ -122,7 +122,8 @@ def _hits(ids: Any, scores: Any) -> Iterator[str]:
 
 def _phases(span: SpanRecord) -> Iterator[str]:
     get = span.attributes.get
-    yield f"{get(names.MODEL_FORWARDS)} forwards"
+    forwards = get(names.MODEL_FORWARDS)
+    yield f"{forwards} forward{'' if forwards == 1 else 's'}"
     if (prefill := get(names.MODEL_PREFILL)) is not None:
         yield f"prefill {ms(float(str(prefill)) * 1000)}"
     if (decode := get(names.MODEL_DECODE)) is not None:
