@@ -65,6 +65,7 @@ def fixed_definitions() -> tuple[tuple[int, bytes], ...]:
 
 
 def new_manifest(file_id: bytes, resources: Sequence[Attributes]) -> documents.ManifestDocument:
+    """What a new file of this process says about itself."""
     now = time.time_ns()
     return documents.ManifestDocument(
         version=layout.VERSION,

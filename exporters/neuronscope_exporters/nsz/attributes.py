@@ -83,6 +83,7 @@ def _decimal(number: int) -> str:
 
 
 def finite(number: float) -> float | str:
+    """A number for JSON, which has none that is not finite."""
     if math.isfinite(number):
         return number
     if math.isnan(number):
@@ -91,6 +92,7 @@ def finite(number: float) -> float | str:
 
 
 def to_pairs(attributes: Attributes, depth: int = 0) -> list[KeyValue]:
+    """Attributes as OTLP's list."""
     pairs: list[KeyValue] = []
     for key, value in attributes.items():
         if type(key) is not str:
@@ -106,6 +108,11 @@ def to_pairs(attributes: Attributes, depth: int = 0) -> list[KeyValue]:
 
 
 def number(value: float | str) -> float:
+    """What `finite` was given.
+
+    Raises:
+        NszError: another text.
+    """
     if isinstance(value, float | int):
         return float(value)
     try:
@@ -138,10 +145,20 @@ def _from_any(value: AnyValue, depth: int = 0) -> Any:
 
 
 def from_pairs(pairs: list[KeyValue]) -> dict[str, AttributeValue]:
+    """What `to_pairs` was given; sequences come back as tuples.
+
+    Raises:
+        NszError: a value that makes no sense.
+    """
     return {pair.key: _from_any(pair.value) for pair in pairs}
 
 
 def integer(text: str | int) -> int:
+    """A 64-bit integer, which OTLP/JSON writes as text.
+
+    Raises:
+        NszError: not one.
+    """
     if isinstance(text, int):
         return text
     if len(text) > 32:
@@ -153,6 +170,11 @@ def integer(text: str | int) -> int:
 
 
 def identifier(text: str, digits: int) -> int:
+    """A trace's or span's id from its hexadecimal digits.
+
+    Raises:
+        NszError: not that many digits.
+    """
     if len(text) != digits:
         raise NszError(f"an id must have {digits} hexadecimal digits; got {text[:40]!r}")
     try:
