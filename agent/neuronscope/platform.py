@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from collections.abc import Sequence
+from functools import partial
+from types import ModuleType
 from typing import Any
 
+from neuronscope import native
 from neuronscope.engine import ENGINE
 from neuronscope.engine.content import Redactor
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.imports import after_import
 from neuronscope.engine.wrap import Installation
 from neuronscope.exceptions import AdapterNotFoundError
 from neuronscope.exporters import Exporter, ExporterContext
@@ -18,7 +21,7 @@ from neuronscope.exporters.registry import make_exporters
 from neuronscope.instrumentation import registry
 from neuronscope.settings import OverheadAction, Settings
 
-_lock = threading.RLock()
+_lock = native.new_lock()
 _installations: dict[str, Installation] = {}
 _current: Platform | None = None
 
@@ -181,5 +184,20 @@ def _at_exit() -> None:
     GUARD.call("platform.exit", ENGINE.stop, ENGINE.settings.exit_timeout_s)
 
 
+def _stop_with_multiprocessing(util: ModuleType) -> None:
+    """Its forked children end by `os._exit`, so `atexit` is not called; its own finalizers are."""
+
+    def in_child(_: object) -> None:
+        # Late among the finalizers: what the child's own clean-up does is still recorded.
+        util.Finalize(None, _at_exit, exitpriority=-100)
+
+    util.register_after_fork(ENGINE, in_child)
+
+
 atexit.register(_at_exit)
-os.register_at_fork(after_in_child=lambda: GUARD.call("platform.fork", ENGINE.restart_in_child))
+os.register_at_fork(
+    before=partial(GUARD.call, "platform.fork", ENGINE.before_fork),
+    after_in_parent=partial(GUARD.call, "platform.fork", ENGINE.after_fork),
+    after_in_child=partial(GUARD.call, "platform.fork", ENGINE.restart_in_child),
+)
+after_import("multiprocessing.util", _stop_with_multiprocessing)

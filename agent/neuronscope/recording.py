@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from neuronscope import native
 from neuronscope.engine.guard import GUARD
 from neuronscope.signals.records import Fidelity, LayerRecord, SpanRecord
 
@@ -38,7 +38,7 @@ class Recording:
         self.root: LightSpan | None = None
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._lock = threading.Lock()
+        self._lock = native.new_lock()
         self._spans: list[SpanRecord] = []
         self._layers: list[LayerRecord] = []
         self._cleanup: list[Callable[[], None]] = []

@@ -42,6 +42,7 @@ SUPPRESS_LLM: Final = "suppress_language_model_instrumentation"
 OURS: Final = "neuronscope-span"  # context key: our span behind a foreign one
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
+FORK_PAUSE_S: Final = 0.1
 ExporterMaker = Callable[[ExporterContext], Sequence[Exporter]]
 ModelWatcher = Callable[[Any, LightSpan], Callable[[], None] | None]
 
@@ -69,6 +70,9 @@ class Engine:
         self._redactor: Redactor | None = None
         self._pipeline = Pipeline(self.settings, self._take_user_span)
         self._worker: Worker | None = None
+        self._paused: Worker | None = None
+        self._inherited: Sequence[Exporter] = ()
+        self._not_before = 0  # spans that began earlier are those of the process we were forked from
 
     # --- life ------------------------------------------------------------------------------------
     def start(
@@ -86,7 +90,7 @@ class Engine:
         self._build()
         self.active = settings.enabled
 
-    def _build(self) -> None:
+    def _build(self, *, in_child: bool = False) -> None:
         settings = self.settings
         self.metrics = Aggregator()
         self.budget = Budget(settings.max_overhead_pct, settings.overhead_action)
@@ -98,10 +102,16 @@ class Engine:
         resource: dict[str, Any] = dict(self.resource())
         make = self._make_exporters
         context = ExporterContext(settings, resource, self._collect, self.count_lost, self._count_exported)
-        self.exporters = make(context) if make is not None else ()
+
+        def exporters() -> Sequence[Exporter]:
+            self.exporters = make(context) if make is not None else ()
+            return self.exporters
+
         self._worker = Worker(
             self._finish_item,
-            self.exporters,
+            # In a child they are made when something is there for them: it may be about to become another
+            # program, and a lock of an import may be held for ever there.
+            exporters if in_child else exporters(),
             resource,
             interval_s=settings.export_interval_s,
             max_spans=settings.queue_max_spans,
@@ -123,8 +133,23 @@ class Engine:
         """After a fork: new queue, thread, exporters and metrics; nothing of the parent's is sent twice."""
         if self._worker is not None:
             self._worker = None
+            self._paused = None
+            # Kept: a transport that is finalised here might speak on its connection, which is the parent's.
+            self._inherited = self.exporters
+            self._not_before = time.time_ns()
             GUARD.reset()
-            self._build()
+            self._build(in_child=True)
+
+    def before_fork(self) -> None:
+        """Let the worker come to rest, so that the child inherits none of its locks while they are held."""
+        worker = self._worker
+        self._paused = worker if worker is not None and worker.pause(FORK_PAUSE_S) else None
+
+    def after_fork(self) -> None:
+        """In the parent: the worker goes on."""
+        worker, self._paused = self._paused, None
+        if worker is not None:
+            worker.resume()
 
     def flush(self, timeout_s: float) -> bool:
         """Export everything recorded so far; True if it went within `timeout_s` seconds."""
@@ -335,11 +360,15 @@ class Engine:
         started = time.perf_counter_ns()
         span.end_time = time.time_ns()
         self.budget.leave()
-        worker = self._worker
+        if span.start_time < self._not_before:
+            return  # the parent process ends it, and has it
         if span.foreign is not None:
-            self._finish_foreign(span)
+            GUARD.call("foreign.finish", self._finish_foreign, span)
+        worker = self._worker
         if worker is not None:
             worker.put(span)
+        else:
+            self.count_lost("span", "stopped", 1)
         self.budget.charge(span.library, time.perf_counter_ns() - started)
 
     def _finish_foreign(self, span: LightSpan) -> None:

@@ -11,6 +11,7 @@ the rule cannot hide our bugs.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -46,6 +47,19 @@ class Guard:
         try:
             return function(*args)
         except Exception as error:
+            self.fault(site, error)
+            return default
+
+    def contain(self, site: str, function: Callable[..., R], *args: object, default: D = None) -> R | D:  # type: ignore[assignment]
+        """Like `call`, for the worker's work: nothing that it raises gets out, and it is always tried again.
+
+        Even `SystemExit`: a `sys.exit` in an exporter must not end the worker.  Ctrl-C is the service's.
+        """
+        try:
+            return function(*args)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             self.fault(site, error)
             return default
 

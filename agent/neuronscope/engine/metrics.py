@@ -7,12 +7,12 @@ one.  Only the worker writes (under a lock that no thread of the service takes),
 from __future__ import annotations
 
 import math
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from neuronscope import native
 from neuronscope.signals.names import SERIES_FOLDED, Instrument, Metric
 from neuronscope.signals.records import (
     Exemplar,
@@ -44,7 +44,7 @@ class Aggregator:
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         self._clock = clock
-        self._lock = threading.RLock()  # re-entered when garbage collection ends a stream
+        self._lock = native.new_lock()
         self._start = clock()
         self._numbers: dict[Metric, dict[Labels, float]] = {}
         self._histograms: dict[Metric, dict[Labels, _Histogram]] = {}

@@ -1,4 +1,4 @@
-"""Which servers receive our trace context.
+"""Which servers receive our trace context, and where nothing is observed at all.
 
 `traceparent` goes to servers of the user's own (loopback and private addresses) by default, so that a
 self-hosted model server joins the trace; a third party learns nothing unless the user names it.
@@ -9,6 +9,23 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
+
+from opentelemetry import context as otel_context
+
+# Releases of OpenTelemetry's instrumentations look for the plain words, or for keys that the API makes
+# unique; the SDK sets only the latter while it exports.
+SUPPRESSING: Final = tuple(
+    key
+    for name in ("suppress_instrumentation", "suppress_http_instrumentation")
+    for key in (name, getattr(otel_context, f"_{name.upper()}_KEY", None))
+    if isinstance(key, str)
+)
+
+
+def suppressed(context: otel_context.Context) -> otel_context.Context:
+    """The context, except that nobody observes what happens in it: our own work, and what it calls."""
+    return otel_context.Context({**context, **dict.fromkeys(SUPPRESSING, True)})
 
 
 def receives_context(host: str | None, allowed: Sequence[str]) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec.structs import replace
 from opentelemetry import context as otel_context
 
-from neuronscope.engine import native
+from neuronscope import native
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.propagation import suppressed
 from neuronscope.engine.sizes import span_bytes
@@ -436,8 +436,14 @@ class Worker:
     # --- fork ---------------------------------------------------------------------------------------
     def pause(self, timeout_s: float) -> bool:
         """Keep the thread from working, so that no lock it takes is held now; `resume` undoes it."""
-        return self._export_lock.acquire(timeout=timeout_s)
+        if not self._export_lock.acquire(timeout=timeout_s):
+            return False
+        if self._work_lock.acquire(timeout=timeout_s):
+            return True
+        self._export_lock.release()
+        return False
 
     def resume(self) -> None:
         """Let the thread work again."""
+        self._work_lock.release()
         self._export_lock.release()

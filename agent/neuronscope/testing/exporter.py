@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-
+from neuronscope import native
 from neuronscope.signals.records import Batch, LayerRecord, SpanRecord
 
 
@@ -13,7 +12,7 @@ class InMemoryExporter:
     name = "memory"
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = native.new_lock()
         self._spans: list[SpanRecord] = []
         self._layers: list[LayerRecord] = []
 

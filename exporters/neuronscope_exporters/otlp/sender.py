@@ -19,6 +19,7 @@ from typing import Final
 from opentelemetry import context as otel_context
 
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.propagation import suppressed
 from neuronscope_exporters.otlp.backlog import Backlog, Limits, Retry
 from neuronscope_exporters.otlp.encode_spans import Payload
 from neuronscope_exporters.otlp.transport import Reply, Transport
@@ -154,7 +155,7 @@ class Sender:
     # --- the thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        otel_context.attach(_suppressing_instrumentation())
+        otel_context.attach(suppressed(otel_context.get_current()))
         while True:
             going_on = GUARD.call("exporters.otlp", self._turn)
             if going_on is None:  # a fault of ours, which the guard has told
@@ -315,17 +316,3 @@ class Sender:
             reply.detail or "no detail",
             outcome,
         )
-
-
-def _suppressing_instrumentation() -> otel_context.Context:
-    """A context in which OpenTelemetry's instrumentations of HTTP and gRPC clients stand aside.
-
-    Releases differ in whether they look for the plain words or for keys that the API makes unique.
-    """
-    context = otel_context.get_current()
-    for name in ("suppress_instrumentation", "suppress_http_instrumentation"):
-        context = otel_context.set_value(name, True, context)
-        unique = getattr(otel_context, f"_{name.upper()}_KEY", None)
-        if isinstance(unique, str):
-            context = otel_context.set_value(unique, True, context)
-    return context

@@ -1,0 +1,38 @@
+"""How much finished records weigh: batches are bounded by bytes as well as by count."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from neuronscope.signals.records import Attributes, SpanRecord
+
+_SPAN: Final = 256
+_ATTRIBUTE: Final = 24
+_ITEM: Final = 12
+
+
+def span_bytes(record: SpanRecord) -> int:
+    """About how many bytes a span takes when encoded."""
+    size = _SPAN + attributes_bytes(record.attributes)
+    for event in record.events:
+        size += _ATTRIBUTE + len(event.name) + attributes_bytes(event.attributes)
+    for link in record.links:
+        size += 64 + attributes_bytes(link.attributes)
+    return size
+
+
+def attributes_bytes(attributes: Attributes) -> int:
+    """About how many bytes attributes take when encoded."""
+    return sum(len(key) + value_bytes(value) for key, value in attributes.items())
+
+
+def value_bytes(value: object) -> int:
+    """About how many bytes an attribute's value takes when encoded."""
+    if isinstance(value, str):
+        return _ATTRIBUTE + len(value)
+    if isinstance(value, list | tuple):
+        size = _ATTRIBUTE
+        for item in value:
+            size += _ITEM + (len(item) if isinstance(item, str) else 0)
+        return size
+    return _ATTRIBUTE

@@ -1,0 +1,91 @@
+"""Threads and locks of the operating system, whatever the program has monkey-patched.
+
+gevent and eventlet replace `threading` by cooperative twins.  A worker that were one of their greenlets
+would stop when the program computes, and could wait for a lock that its own thread holds.  So our threads
+are real ones, and what they share with others is guarded by real locks.
+
+After a fork locks are as they were, also those that a thread held which does not exist in the child.
+`new_lock` makes locks that are free again there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from _thread import RLock
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
+
+_LOCKS: Final[weakref.WeakSet[RLock]] = weakref.WeakSet()
+
+
+class Lock(Protocol):
+    """What is used of `_thread.lock`."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Wait for the lock."""
+        ...
+
+    def release(self) -> None:
+        """Free the lock; any thread may."""
+        ...
+
+
+def original(module: str, name: str) -> Any:
+    """An attribute of a standard module as Python made it."""
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is not None:
+        return gevent.get_original(module, name)
+    eventlet = sys.modules.get("eventlet.patcher")
+    if eventlet is not None:
+        return getattr(eventlet.original(module), name)
+    return getattr(sys.modules[module], name)
+
+
+def allocate_lock() -> Lock:
+    """A plain lock between threads of the operating system."""
+    return cast(Lock, original("_thread", "allocate_lock")())
+
+
+def new_lock() -> RLock:
+    """A re-entrant lock between real threads that is free in the child of a fork.
+
+    Re-entrant, because garbage collection can end a stream, and so enter our code, at any allocation.
+    """
+    lock = RLock()  # neither library replaces this one
+    _LOCKS.add(lock)
+    return lock
+
+
+def sleep(seconds: float) -> None:
+    """Let other threads run."""
+    _sleep(seconds)
+
+
+def start_thread(run: Callable[[], None], name: str) -> None:
+    """Start a real daemon thread.
+
+    Raises:
+        RuntimeError: no thread can be started (any more).
+    """
+    global _sleep  # noqa: PLW0603 - the program may have been patched since
+    _sleep = original("time", "sleep")
+    start = original("_thread", "start_new_thread")
+    if start is threading._start_new_thread:  # type: ignore[attr-defined] # how to tell that it is not patched
+        threading.Thread(target=run, name=name, daemon=True).start()
+    else:
+        start(run, ())
+
+
+_sleep: Callable[[float], None] = time.sleep
+
+
+def _free_in_child() -> None:
+    for lock in tuple(_LOCKS):
+        lock._at_fork_reinit()  # type: ignore[attr-defined] # as the standard library does it
+
+
+os.register_at_fork(after_in_child=_free_in_child)
