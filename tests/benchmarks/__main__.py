@@ -23,7 +23,9 @@ def main() -> int:
     parser.add_argument("--docs", action="store_true", help="only write docs/performance.md from the results")
     parser.add_argument("--full", action="store_true", help="the long variants: a million calls, every peer")
     parser.add_argument("--rounds", type=int, default=11, help="interleaved rounds")
-    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="figures whose name has it")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="figures whose name has it"
+    )
     asked = parser.parse_args()
     if asked.docs:
         docs.write(RESULTS)

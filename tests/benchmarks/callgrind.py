@@ -46,15 +46,19 @@ def library() -> Path:
             fresh = Path(folder) / built.name
             done = subprocess.run(
                 [compiler, "-shared", "-fPIC", "-O2", "-o", str(fresh), str(SOURCE)],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if done.returncode != 0:
                 raise UnavailableError(f"the callgrind shim does not compile: {done.stderr.strip()}")
             fresh.replace(built)
     return built
 
 
-def count(python: Path | str, module: str, arguments: Sequence[str], timeout_s: float = 300) -> dict[str, dict[int, float]]:
+def count(
+    python: Path | str, module: str, arguments: Sequence[str], timeout_s: float = 300
+) -> dict[str, dict[int, float]]:
     """Run a child under callgrind; returns instructions a call by label and thread.
 
     Raises:
@@ -64,9 +68,16 @@ def count(python: Path | str, module: str, arguments: Sequence[str], timeout_s: 
     name = " ".join(["callgrind", module.rpartition(".")[2], *arguments])
     with tempfile.TemporaryDirectory(prefix="callgrind-") as folder:
         command = [
-            "valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes",
-            f"--callgrind-out-file={folder}/out", str(python), "-m", module, *arguments,
-        ]  # fmt: skip
+            "valgrind",
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            "--separate-threads=yes",
+            f"--callgrind-out-file={folder}/out",
+            str(python),
+            "-m",
+            module,
+            *arguments,
+        ]
         env = child_environment(python, {LIBRARY_ENV: str(library())})
         run_once(command, env, log_path(name), timeout_s)
         return read_dumps(Path(folder))
@@ -77,7 +88,9 @@ def read_dumps(folder: Path) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for file in sorted(folder.iterdir()):
         with file.open(errors="replace") as lines:
-            text = "".join(line for line in lines if line.startswith(("desc: Trigger", "thread:", "summary:", "totals:")))
+            text = "".join(
+                line for line in lines if line.startswith(("desc: Trigger", "thread:", "summary:", "totals:"))
+            )
         label = re.search(r"^desc: Trigger: Client Request: (.*)\|(\d+)$", text, re.MULTILINE)
         total = re.search(r"^(?:totals|summary): (\d+)", text, re.MULTILINE)
         thread = re.search(r"^thread: (\d+)", text, re.MULTILINE)

@@ -136,9 +136,15 @@ def run_once(command: Sequence[str], env: Mapping[str, str], log: Path, timeout_
     with log.open("w") as errors:
         try:
             done = subprocess.run(
-                list(command), stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT,
-                env=dict(env), timeout=timeout_s, check=False,
-            )  # fmt: skip
+                list(command),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=ROOT,
+                env=dict(env),
+                timeout=timeout_s,
+                check=False,
+            )
         except subprocess.TimeoutExpired as error:
             raise ChildError(f"no end after {timeout_s:g} s") from error
     if done.returncode != 0:

@@ -136,7 +136,7 @@ def save(group: str, run: Run, figures: Iterable[Figure], seconds: float, path: 
         "facts": run.facts,
         "figures": [figure.to_json() for figure in figures],
     }
-    path.write_text(json.dumps(results, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
+    path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 
 def machine() -> str:

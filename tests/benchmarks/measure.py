@@ -74,7 +74,7 @@ def compare(switch: Switch, call: Call, n: int, turn: int, *, hot: bool) -> tupl
         turn: number of the round; every other one measures in the opposite order.
         hot: time the loop as a whole; else each call by itself.
     """
-    times = {}
+    times: dict[str, float] = {}
     measure = loop_us if hot else median_us
     for side in ("off", "on") if turn % 2 == 0 else ("on", "off"):
         (switch.on if side == "on" else switch.off)()

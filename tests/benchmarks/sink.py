@@ -13,7 +13,6 @@ import threading
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
 from tests.benchmarks.children import serve
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
@@ -37,7 +36,9 @@ class _Bodies:
             waiting, self._waiting = self._waiting, []
         for body in waiting:
             request = ExportTraceServiceRequest.FromString(body)
-            self._spans += sum(len(scope.spans) for item in request.resource_spans for scope in item.scope_spans)
+            self._spans += sum(
+                len(scope.spans) for item in request.resource_spans for scope in item.scope_spans
+            )
         return self._spans
 
 

@@ -76,6 +76,8 @@ def _make(name: str, folder: Path, requirements: Sequence[str], alone: Sequence[
 def _run(name: str, command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        reason = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()[-1]
+        reason = (
+            done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
+        ).splitlines()[-1]
         raise UnavailableError(f"{name} cannot be installed: {reason}")
     return done.stdout

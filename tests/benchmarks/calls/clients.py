@@ -57,15 +57,21 @@ class Series:
 
 SERIES: Final = (
     Series(
-        OPENAI, ("no_content",), ("chat", "stream", "embeddings"), "",
+        OPENAI,
+        ("no_content",),
+        ("chat", "stream", "embeddings"),
+        "",
         tuple(name for name, peer in PEERS.items() if peer.openai),
     ),
     Series(
-        OPENAI, ("content",), ("chat", "stream"), "_content",
+        OPENAI,
+        ("content",),
+        ("chat", "stream"),
+        "_content",
         tuple(name for name, peer in PEERS.items() if peer.openai),
     ),
     Series(QDRANT, (), ("query",), "", tuple(name for name, peer in PEERS.items() if peer.qdrant)),
-)  # fmt: skip
+)
 
 
 @dataclass(slots=True)
@@ -121,8 +127,15 @@ def _figures(run: Run, series: Series, pythons: Mapping[str, Path | str]) -> Ite
         hot, situ, pct, best = _names(series, call)
         name = call + series.suffix
         unit, scale = UNITS.get(name, "µs"), (1 / CHUNKS if call == "stream" else 1.0)
-        yield _timed(hot, unit, scale, {n: a.hot.get(call) for n, a in added.items()}, added, HOT_GOALS[name],
-                     "thread CPU added to the wrapped function alone, called in a loop")  # fmt: skip
+        yield _timed(
+            hot,
+            unit,
+            scale,
+            {n: a.hot.get(call) for n, a in added.items()},
+            added,
+            HOT_GOALS[name],
+            "thread CPU added to the wrapped function alone, called in a loop",
+        )
         base = added[OURS].base.get(call)
         note = "thread CPU added to the whole call, in a service's place"
         if base is not None:
@@ -148,9 +161,7 @@ def _timed(
         if peer != OURS
     }
     problem = f"not measured: {added[OURS].problem}; " if scaled is None else ""
-    return Figure(
-        name, None if scaled is None else scaled.median, unit, goal, peers, scaled, problem + note
-    )
+    return Figure(name, None if scaled is None else scaled.median, unit, goal, peers, scaled, problem + note)
 
 
 def _counted(
@@ -171,8 +182,13 @@ def _counted(
     yield figure
     if call != "embeddings":
         times = figure.peer / ours if ours and figure.peer is not None and ours > 0 else None
-        yield Figure(best_name, times, "×", at_least(15) if call == "chat" else None,
-                     note="how many times fewer instructions than the best peer")  # fmt: skip
+        yield Figure(
+            best_name,
+            times,
+            "×",
+            at_least(15) if call == "chat" else None,
+            note="how many times fewer instructions than the best peer",
+        )
 
 
 # --- measuring -----------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from tests.benchmarks.measure import Call
 CHARACTERS_ENV = "BENCH_PROMPT_CHARACTERS"
 
 
-
 def switch_on(name: str, *, content: bool) -> tuple[Counter, Seam]:
     """Switch the instrumentation on; returns what counts its spans, and which function it wraps."""
     if name == "sdk-by-hand":
@@ -41,7 +40,12 @@ def switch_on(name: str, *, content: bool) -> tuple[Counter, Seam]:
         from tests.benchmarks.calls import by_hand
 
         provider = by_hand.set_up(by_hand.CountingSdkExporter(counter))
-        counter.flush = lambda: (provider.force_flush(), ours.flush())
+
+        def flush() -> None:
+            provider.force_flush()
+            ours.flush()
+
+        counter.flush = flush
     return counter, "request"
 
 

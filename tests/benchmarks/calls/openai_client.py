@@ -36,7 +36,7 @@ def _chat_answer() -> bytes:
         "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
     }
-    message = {"role": "assistant", "content": ANSWER, "refusal": None, "annotations": []}
+    message: dict[str, Any] = {"role": "assistant", "content": ANSWER, "refusal": None, "annotations": []}
     return json.dumps(
         {
             "id": "chatcmpl-1",
@@ -51,8 +51,12 @@ def _chat_answer() -> bytes:
     ).encode()
 
 
-def _chunk(delta: dict[str, str] | None, finish: str | None = None, usage: dict[str, int] | None = None) -> bytes:
-    choices = [] if delta is None else [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
+def _chunk(
+    delta: dict[str, str] | None, finish: str | None = None, usage: dict[str, int] | None = None
+) -> bytes:
+    choices = (
+        [] if delta is None else [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
+    )
     body = {
         "id": "chatcmpl-1",
         "object": "chat.completion.chunk",
@@ -69,9 +73,17 @@ def _chunk(delta: dict[str, str] | None, finish: str | None = None, usage: dict[
 def _stream_answer(chunks: int) -> bytes:
     words = [_chunk({"content": f" word{i}"}) for i in range(chunks - 3)]
     usage = {"prompt_tokens": 512, "completion_tokens": 200, "total_tokens": 712}
-    return b"".join(
-        [_chunk({"role": "assistant", "content": ""}), *words, _chunk({}, "stop"), _chunk(None, usage=usage)]
-    ) + b"data: [DONE]\n\n"
+    return (
+        b"".join(
+            [
+                _chunk({"role": "assistant", "content": ""}),
+                *words,
+                _chunk({}, "stop"),
+                _chunk(None, usage=usage),
+            ]
+        )
+        + b"data: [DONE]\n\n"
+    )
 
 
 def _embeddings_answer() -> bytes:
@@ -99,7 +111,12 @@ class Sdk:
     def __init__(self, characters: int = 2_300, chunks: int = CHUNKS) -> None:
         self._stream_length = chunks
         self._openai: Any = importlib.import_module("openai")
-        for name in ("resources.chat.completions", "resources.embeddings", "resources.responses", "resources.beta"):
+        for name in (
+            "resources.chat.completions",
+            "resources.embeddings",
+            "resources.responses",
+            "resources.beta",
+        ):
             importlib.import_module(f"openai.{name}")  # what is loaded lazily would look like a patch
         base = importlib.import_module("openai._base_client")
         # The HTTP library is httpx2 in new SDKs, httpx in older ones.
@@ -213,7 +230,8 @@ class Sdk:
 class _NoResponse:
     """Stands for the HTTP response of a ready stream."""
 
-    headers: dict[str, str] = {}
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
 
     def close(self) -> None:
         """Nothing to close."""

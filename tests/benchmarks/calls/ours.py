@@ -1,4 +1,4 @@
-"""NeuronScope switched on as a peer is: spans and metrics, through the worker, into an exporter that counts."""
+"""NeuronScope switched on as a peer is: spans and metrics, by the worker, to an exporter that counts."""
 
 from __future__ import annotations
 

@@ -4,12 +4,10 @@ be measured in turn in one process, whoever made the patches and however."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _ABSENT = object()
-# Written by the interpreter, not by instrumentations.
-_SKIPPED = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "_abc_impl"})
 
 
 class Patches:
@@ -22,22 +20,17 @@ class Patches:
     def __init__(self, *packages: str) -> None:
         self._packages = packages
         # Holds every owner, so that no other object can take over its id.
-        self._owners: dict[int, tuple[Any, dict[str, Any]]] = {}
-        for owner, name, value in self._places():
-            self._owners.setdefault(id(owner), (owner, {}))[1][name] = value
+        self._before = {id(owner): (owner, _attributes(owner)) for owner in self._owners()}
         self._changes: list[tuple[Any, str, Any, Any]] = []
         self._on = True
 
     def found(self) -> int:
         """Look for the changes, now that it is switched on; returns their number."""
-        seen: set[tuple[int, str]] = set()
-        for owner, name, value in self._places():
-            if id(owner) not in self._owners or (id(owner), name) in seen:
-                continue
-            seen.add((id(owner), name))
-            before = self._owners[id(owner)][1].get(name, _ABSENT)
-            if before is not value and _may_be_patch(owner, name, before, value):
-                self._changes.append((owner, name, before, value))
+        for owner, before in self._before.values():
+            for name, value in _attributes(owner).items():
+                earlier = before.get(name, _ABSENT)
+                if earlier is not value and _may_be_patch(owner, name, earlier, value):
+                    self._changes.append((owner, name, earlier, value))
         return len(self._changes)
 
     def off(self) -> None:
@@ -57,21 +50,22 @@ class Patches:
         for owner, name, _, after in self._changes:
             setattr(owner, name, after)
 
-    def _places(self) -> Iterator[tuple[Any, str, Any]]:
+    def _owners(self) -> Iterator[Any]:
+        """Modules of the packages, and the classes in them."""
         for module_name, module in list(sys.modules.items()):
-            if not self._ours(module_name):
-                continue
-            for name, value in list(vars(module).items()):
-                if name.startswith("__"):
-                    continue
-                yield module, name, value
-                if isinstance(value, type) and self._ours(value.__module__ or ""):
-                    for attribute, held in list(vars(value).items()):
-                        if attribute not in _SKIPPED:
-                            yield value, attribute, held
+            if self._covers(module_name):
+                yield module
+                for value in _attributes(module).values():
+                    if isinstance(value, type) and self._covers(value.__module__):
+                        yield value
 
-    def _ours(self, module: str) -> bool:
+    def _covers(self, module: str) -> bool:
         return any(module == package or module.startswith(package + ".") for package in self._packages)
+
+
+def _attributes(owner: Any) -> dict[str, Any]:
+    held: Mapping[str, Any] = vars(owner)
+    return dict(held)
 
 
 def _may_be_patch(owner: Any, name: str, before: Any, after: Any) -> bool:

@@ -63,7 +63,7 @@ def counting_exporter(counter: Counter) -> Any:
     """An SDK span exporter that counts what it is given."""
     export = _module("opentelemetry.sdk.trace.export")
 
-    class Counting(export.SpanExporter):  # type: ignore[misc]  # the SDK is imported as Any
+    class Counting(export.SpanExporter):  # type: ignore[misc, name-defined]  # imported as Any
         def export(self, spans: Any) -> Any:
             counter.spans += len(spans)
             counter.attributes = len(spans[-1].attributes or ())
@@ -76,10 +76,13 @@ def counting_exporter(counter: Counter) -> Any:
 
 
 def otel_providers(counter: Counter) -> dict[str, Any]:
-    """Global tracer, meter and logger providers with their batch processors, as an application sets them up."""
+    """Global tracer, meter and logger providers with batch processors, as an application sets them up."""
     trace, metrics = _module("opentelemetry.trace"), _module("opentelemetry.metrics")
     sdk, export = _module("opentelemetry.sdk.trace"), _module("opentelemetry.sdk.trace.export")
-    sdk_metrics, metrics_export = _module("opentelemetry.sdk.metrics"), _module("opentelemetry.sdk.metrics.export")
+    sdk_metrics, metrics_export = (
+        _module("opentelemetry.sdk.metrics"),
+        _module("opentelemetry.sdk.metrics.export"),
+    )
     logs, sdk_logs = _module("opentelemetry._logs"), _module("opentelemetry.sdk._logs")
     logs_export = _module("opentelemetry.sdk._logs.export")
     resource = _module("opentelemetry.sdk.resources").Resource.create({"service.name": "bench"})
@@ -116,13 +119,17 @@ def _instrument(target: str, *, logs: bool = True) -> Counter:
 
 def _openai_v2(content: bool) -> Counter:
     os.environ["OTEL_SEMCONV_STABILITY_OPT_IN"] = "gen_ai_latest_experimental"
-    os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = "span_only" if content else "no_content"
+    os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = (
+        "span_only" if content else "no_content"
+    )
     return _instrument("opentelemetry.instrumentation.openai_v2:OpenAIInstrumentor")
 
 
 def _genai(content: bool) -> Counter:
     os.environ["OTEL_SEMCONV_STABILITY_OPT_IN"] = "gen_ai_latest_experimental"
-    os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = "span_only" if content else "no_content"
+    os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = (
+        "span_only" if content else "no_content"
+    )
     return _instrument("opentelemetry.instrumentation.genai.openai:OpenAIInstrumentor")
 
 
@@ -170,13 +177,16 @@ def _logfire(content: bool) -> Counter:
 
 def _langfuse(content: bool) -> Counter:
     counter = Counter()
-    masked = {} if content else {"mask": lambda **_: "<masked>"}
+
+    def mask(**_: Any) -> str:
+        return "<masked>"
+
     client = _module("langfuse").Langfuse(
         public_key="pk-lf-bench",
         secret_key="sk-lf-bench",
         base_url="http://127.0.0.1:9",
         span_exporter=counting_exporter(counter),
-        **masked,
+        **({} if content else {"mask": mask}),
     )
     _module("langfuse.openai")
     counter.flush = client.flush
@@ -188,18 +198,22 @@ def _ddtrace(content: bool) -> Counter:
     os.environ["DD_REMOTE_CONFIGURATION_ENABLED"] = "false"
     counter = Counter()
     ddtrace, tracer = _module("ddtrace"), _module("ddtrace.trace").tracer
+
+    def drop(event: Any) -> None:
+        """Where its events would be encoded and sent."""
+
     if content:
         observability = _module("ddtrace.llmobs").LLMObs
         observability.enable(
             ml_app="bench", api_key="x", site="localhost", agentless_enabled=True, integrations_enabled=False
         )
-        observability._instance._llmobs_span_writer.enqueue = lambda event: None  # noqa: SLF001 - no public sink
+        observability._instance._llmobs_span_writer.enqueue = drop
 
     def write(spans: Any = None) -> None:
         counter.spans += len(spans or ())
         counter.attributes = len(spans[-1].get_tags()) if spans else 0
 
-    tracer._span_aggregator.writer.write = write  # noqa: SLF001 - no public sink
+    tracer._span_aggregator.writer.write = write
     ddtrace.patch(openai=True)
     return counter
 
@@ -208,7 +222,13 @@ PEERS: dict[str, Peer] = {
     "openai-v2": Peer(
         "OpenTelemetry openai-v2",
         # A plain install does not import: httpx is undeclared, and util-genai 1.x lost what it uses.
-        (*OPENAI, *SDK, "opentelemetry-instrumentation-openai-v2==2.4b0", "opentelemetry-util-genai==0.4b0", "httpx"),
+        (
+            *OPENAI,
+            *SDK,
+            "opentelemetry-instrumentation-openai-v2==2.4b0",
+            "opentelemetry-util-genai==0.4b0",
+            "httpx",
+        ),
         "opentelemetry-instrumentation-openai-v2",
         openai=_openai_v2,
     ),
@@ -238,7 +258,7 @@ PEERS: dict[str, Peer] = {
         "opentelemetry-instrumentation-openai",
         openai=_traceloop_openai,
         qdrant=_traceloop_qdrant,
-        inequality="records one span event a stream chunk; its Qdrant span has three attributes and no scores",
+        inequality="records an event for each stream chunk; its Qdrant span has three attributes, no scores",
     ),
     "openlit": Peer(
         "OpenLIT",
@@ -279,7 +299,7 @@ PEERS: dict[str, Peer] = {
         (*OPENAI, "ddtrace==4.16.0"),
         "ddtrace",
         openai=_ddtrace,
-        inequality="not OpenTelemetry; content on means LLM Observability on; its spans and events are dropped "
+        inequality="not OpenTelemetry; content on means LLM Observability on; what it makes is dropped "
         "before its own encoding",
     ),
 }

@@ -1,5 +1,5 @@
-"""What happens behind the call: CPU of a span from call to wire, throughput, the delay that other threads see,
-exit, memory; ours beside the SDK with the same telemetry written by hand."""
+"""What happens behind the call: CPU of a span from call to wire, throughput, other threads' delay, exit,
+memory; ours beside the SDK with the same telemetry written by hand."""
 
 from __future__ import annotations
 
@@ -56,14 +56,30 @@ def _modes(run: Run) -> Iterator[Figure]:
     never = {"OTEL_TRACES_SAMPLER": "always_off"}
     unsampled = {SDK: _hot(run, "sdk-by-hand", env=never).median}
     yield _mode("off", _hot(run, f"{OURS}:off"), at_most(1), {}, note + "; NEURONSCOPE_ENABLED=false")
-    yield _mode("not_sampled", _hot(run, OURS, env=never), at_most(1), unsampled,
-                note + "; OTEL_TRACES_SAMPLER=always_off; both sides still record metrics")  # fmt: skip
-    yield _mode("foreign", _hot(run, f"{OURS}:foreign"), at_most(30), {SDK: by_hand.median},
-                note + "; the service has a TracerProvider with a processor of its own")  # fmt: skip
+    yield _mode(
+        "not_sampled",
+        _hot(run, OURS, env=never),
+        at_most(1),
+        unsampled,
+        note + "; OTEL_TRACES_SAMPLER=always_off; both sides still record metrics",
+    )
+    yield _mode(
+        "foreign",
+        _hot(run, f"{OURS}:foreign"),
+        at_most(30),
+        {SDK: by_hand.median},
+        note + "; the service has a TracerProvider with a processor of its own",
+    )
     large, small = (_hot(run, OURS, "content", {CHARACTERS_ENV: size}) for size in ("200000", "1000"))
-    yield Figure("calls.prompt_200kB_ratio", large.median / small.median, "×", at_most(2), spread=None,
-                 note=f"hot path with content on, 200 kB prompt ({large.median:.3g} µs) against 1 kB "
-                 f"({small.median:.3g} µs)")  # fmt: skip
+    yield Figure(
+        "calls.prompt_200kB_ratio",
+        large.median / small.median,
+        "×",
+        at_most(2),
+        spread=None,
+        note=f"hot path with content on, 200 kB prompt ({large.median:.3g} µs) against 1 kB "
+        f"({small.median:.3g} µs)",
+    )
 
 
 def _hot(run: Run, name: str, content: str = "no_content", env: Mapping[str, str] | None = None) -> Spread:
@@ -93,14 +109,32 @@ def _cpu(run: Run) -> Iterator[Figure]:
                 encode[side].append(child.ask("encode", n=4))
     value = spread(whole[OURS])
     share = statistics.median(hot[OURS])
-    yield Figure("calls.span_cpu", value.median, "µs/span", at_most(20), {SDK: statistics.median(whole["sdk"])}, value,
-                 f"CPU of the whole process for a call observed, three histogram records, OTLP over HTTP to the "
-                 f"loopback; of it {share:.3g} µs in the calling thread")  # fmt: skip
-    times = statistics.median(whole["sdk"]) / value.median
-    yield Figure("calls.span_cpu_vs_sdk", times, "×", at_least(4.75), note="how many times less than the SDK by hand")
+    sdk = statistics.median(whole["sdk"])
+    yield Figure(
+        "calls.span_cpu",
+        value.median,
+        "µs/span",
+        at_most(20),
+        {SDK: sdk},
+        value,
+        f"CPU of the whole process for one call observed, three histogram records and OTLP over "
+        f"HTTP to the loopback; of it {share:.3g} µs in the calling thread",
+    )
+    times = sdk / value.median
+    yield Figure(
+        "calls.span_cpu_vs_sdk", times, "×", at_least(4.75), note="how many times less than the SDK by hand"
+    )
     value = spread(encode[OURS])
-    yield Figure("calls.encode", value.median, "µs/span", at_most(7), {SDK: statistics.median(encode["sdk"])}, value,
-                 "OTLP bytes of finished spans, 512 a batch")  # fmt: skip
+    sdk = statistics.median(encode["sdk"])
+    yield Figure(
+        "calls.encode",
+        value.median,
+        "µs/span",
+        at_most(7),
+        {SDK: sdk},
+        value,
+        "OTLP bytes of finished spans, 512 a batch",
+    )
 
 
 class _Sides:
@@ -130,11 +164,17 @@ def _sustained() -> Iterator[Figure]:
     for side in SIDES:
         with _Sides(side) as sides:
             best[side], tried[side] = _highest(sides.children[side], sides.sink, RATES[side])
-    yield Figure("calls.sustained", best[OURS], "spans/s", at_least(40_000), {SDK: best["sdk"]},
-                 note=f"highest rate tried (3 s each, one producer, default queues) with nothing dropped, the pace kept "
-                 f"and the queue not growing; each span with three histogram records; wall clock, so a lower bound on a "
-                 f"busy machine. Failed at: NeuronScope "
-                 f"{tried[OURS]}; SDK {tried['sdk']}")  # fmt: skip
+    yield Figure(
+        "calls.sustained",
+        best[OURS],
+        "spans/s",
+        at_least(40_000),
+        {SDK: best["sdk"]},
+        note="highest rate tried (3 s each, one producer, default queues) with nothing dropped, the "
+        "pace kept and the queue not growing; three histogram records a span; wall clock, so a "
+        f"lower bound on a busy machine. Failed at: NeuronScope "
+        f"{tried[OURS]}; SDK {tried['sdk']}",
+    )
 
 
 def _highest(child: Child, sink: Child, rates: tuple[int, ...]) -> tuple[float, str]:
@@ -171,9 +211,16 @@ def _lateness() -> Iterator[Figure]:
             for side, child in sides.children.items():
                 late[side].append(child.ask("lateness", rate=1_000, seconds=3.0, observed=True))
     p99 = {side: spread([one["p99"] for one in rounds]) for side, rounds in late.items()}
-    yield Figure("calls.wakeup_p99", p99[OURS].median, "ms", at_most(1), {SDK: p99["sdk"].median}, p99[OURS],
-                 "how late another thread wakes from 1 ms of sleep at 1,000 spans/s; without observation "
-                 f"{p99['idle'].median:.3g} ms on this machine in the same run")  # fmt: skip
+    yield Figure(
+        "calls.wakeup_p99",
+        p99[OURS].median,
+        "ms",
+        at_most(1),
+        {SDK: p99["sdk"].median},
+        p99[OURS],
+        "how late another thread wakes from 1 ms of sleep at 1,000 spans/s; without observation "
+        f"{p99['idle'].median:.3g} ms on this machine in the same run",
+    )
 
 
 # --- exit ------------------------------------------------------------------------------------------------
@@ -189,9 +236,15 @@ def _exits() -> Iterator[Figure]:
 def _exit(name: str, port: int, note: str) -> Figure:
     plain = _exit_seconds(NOTHING, port)
     seconds = {side: _exit_seconds(side, port) - plain for side in SIDES}
-    return Figure(f"calls.{name}", seconds[OURS], "s", at_most(2), {SDK: seconds["sdk"]},
-                  note=f"added to the time from a service's last statement to the end of its process ({plain:.2g} s), "
-                  f"100 spans waiting; {note}; ended by force after {EXIT_LIMIT_S:g} s")  # fmt: skip
+    return Figure(
+        f"calls.{name}",
+        seconds[OURS],
+        "s",
+        at_most(2),
+        {SDK: seconds["sdk"]},
+        note=f"added to the time from a service's last statement to its end ({plain:.2g} s), "
+        f"100 spans waiting; {note}; ended by force after {EXIT_LIMIT_S:g} s",
+    )
 
 
 def _exit_seconds(side: str, port: int) -> float:
@@ -199,8 +252,12 @@ def _exit_seconds(side: str, port: int) -> float:
     with log_path(f"exit-{side}").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", CHILD, side, str(port), "--exit", "100"],
-            stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT, env=env,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=ROOT,
+            env=env,
+        )
         assert process.stdout is not None
         last = float(process.stdout.readline())
         try:
@@ -220,9 +277,15 @@ def _memory(run: Run) -> Iterator[Figure]:
         for side, child in sides.children.items():
             points[side] = [child.ask("memory", n=total // 10) for _ in range(10)]
     told = ", ".join(f"{point:.1f}" for point in points[OURS])
-    yield Figure("calls.memory_growth", _growth(points[OURS]), "MiB", at_most(2), {},
-                 note=f"resident memory after the last of {total:,} calls against after the third tenth; "
-                 f"at each tenth: {told}")  # fmt: skip
+    yield Figure(
+        "calls.memory_growth",
+        _growth(points[OURS]),
+        "MiB",
+        at_most(2),
+        {},
+        note=f"resident memory after the last of {total:,} calls against after the third tenth; "
+        f"at each tenth: {told}",
+    )
 
 
 def _growth(points: list[Any]) -> float:

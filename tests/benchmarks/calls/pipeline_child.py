@@ -1,4 +1,4 @@
-"""Runs calls whose spans are exported over OTLP: by NeuronScope, or by the SDK with the same telemetry by hand.
+"""Runs calls whose spans are exported over OTLP: by NeuronScope, or by the SDK with the same by hand.
 
     python -m tests.benchmarks.calls.pipeline_child neuronscope|sdk|nothing PORT [--exit CALLS]
 
@@ -54,7 +54,6 @@ class Pipeline:
             self.flush = lambda: ns.flush(FLUSH_S)
         else:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
             from tests.benchmarks.calls import by_hand
 
             self.idle = sdk.call("chat", "request")
@@ -71,7 +70,7 @@ class Pipeline:
         return {"process_us": (time.process_time_ns() - start) / n / 1e3, "hot_us": hot / n / 1e3}
 
     def _batches(self, n: int) -> int:
-        """Make `n` spans, flushed in batches: nothing is lost and no queue runs full.  Returns calling CPU in ns."""
+        """Make `n` spans, flushed in batches, so that no queue runs full; returns calling CPU in ns."""
         hot = 0
         for first in range(0, n, BATCH):
             start = time.thread_time_ns()
@@ -104,7 +103,9 @@ class Pipeline:
         """How late, in ms, a thread wakes from 1 ms of sleep while another makes `rate` calls a second."""
         over = threading.Event()
         call = self.call if observed else self.idle
-        producer = threading.Thread(target=self._pace, args=(call, rate, lambda: not over.is_set()), daemon=True)
+        producer = threading.Thread(
+            target=self._pace, args=(call, rate, lambda: not over.is_set()), daemon=True
+        )
         producer.start()
         late: list[float] = []
         start = time.perf_counter()
@@ -116,7 +117,9 @@ class Pipeline:
         producer.join()
         self.flush()
         late.sort()
-        return {name: late[int(len(late) * part)] for name, part in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))}
+        return {
+            name: late[int(len(late) * part)] for name, part in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+        }
 
     def memory(self, n: int) -> float:
         """Resident memory in MiB after `n` more calls, all exported."""
@@ -165,7 +168,6 @@ def _sdk_encoder(pipeline: Pipeline) -> Call:
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-
     from tests.benchmarks.calls import by_hand
 
     keeping = by_hand.CountingSdkExporter(Counter())

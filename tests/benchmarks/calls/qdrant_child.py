@@ -39,7 +39,9 @@ class Store:
         self._client.upsert(
             "documents",
             [
-                models.PointStruct(id=i, vector=vectors[i].tolist(), payload={"text": f"document {i} " * 10, "i": i})
+                models.PointStruct(
+                    id=i, vector=vectors[i].tolist(), payload={"text": f"document {i} " * 10, "i": i}
+                )
                 for i in range(POINTS)
             ],
         )

@@ -1,0 +1,134 @@
+"""The benchmarks' own parts: figures, the page, callgrind's files, patches, pacing; nothing here is timed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.benchmarks import docs
+from tests.benchmarks.callgrind import read_dumps
+from tests.benchmarks.calls.patches import Patches
+from tests.benchmarks.children import Child, ChildError
+from tests.benchmarks.figures import Figure, Run, at_least, at_most, save
+from tests.benchmarks.measure import Switch, compare, spread
+
+
+def test_a_figure_tells_goal_and_best_peer() -> None:
+    """The best peer is the lowest, or the highest where more is better; a missing one does not count."""
+    told = Figure("g.cost", 2.0, "µs", at_most(1), {"a": 9.0, "b": 4.0, "c": None}).to_json()
+    assert told["peer"] == 4.0
+    assert told["ok"] is False
+    assert told["goal"] == "≤ 1"
+    more = Figure("g.rate", 20.0, "spans/s", at_least(10), {"a": 9.0, "b": 4.0})
+    assert more.peer == 9.0
+    assert more.ok is True
+
+
+def test_an_unmeasured_figure_is_neither_met_nor_missed() -> None:
+    """Its value is null, and its note says why."""
+    told = Figure("g.cost", None, "µs", at_most(1), note="no valgrind").to_json()
+    assert told["value"] is None
+    assert told["ok"] is None
+    assert told["note"] == "no valgrind"
+
+
+def test_a_run_replaces_only_its_own_group(tmp_path: Path) -> None:
+    """Other groups' figures stay in the results."""
+    path = tmp_path / "benchmarks.json"
+    save("one", Run(), [Figure("one.a", 1, "s")], 1.0, path)
+    save("two", Run(), [Figure("two.a", 2, "s")], 1.0, path)
+    save("one", Run(), [Figure("one.b", 3, "s")], 1.0, path)
+    results = json.loads(path.read_text())
+    assert [figure["name"] for figure in results["one"]["figures"]] == ["one.b"]
+    assert [figure["name"] for figure in results["two"]["figures"]] == ["two.a"]
+
+
+def test_the_page_tells_missed_goals_and_unequal_work(tmp_path: Path) -> None:
+    """Plainly, above the table; and every peer's figure."""
+    path = tmp_path / "benchmarks.json"
+    run = Run(versions={"Peer": "1.2"}, facts=["Peer: does less."])
+    figures = [
+        Figure(
+            "calls.chat_hot", 12.5, "µs", at_most(10), {"Peer": 99.0, "Other": 70.0}, spread([12, 12.5, 13])
+        ),
+        Figure("calls.rate", None, "spans/s", at_least(40_000), note="not measured: no collector"),
+    ]
+    save("calls", run, figures, 61.0, path)
+    page = docs.render(json.loads(path.read_text()))
+    assert "- chat hot: 12.5 µs instead of ≤ 10 µs." in page
+    assert "| chat hot | 12.5 µs | ≤ 10 | 70 µs | **missed** |" in page
+    assert "| chat hot | µs | 12.5 | 99 | 70 |" in page
+    assert "| rate |  | ≥ 40000 |  | not measured |" in page
+    assert "- Peer: does less." in page
+    assert "Peer 1.2" in page
+
+
+def test_only_selects_figures() -> None:
+    """By a part of the name; without it everything is wanted."""
+    assert Run().wants("calls.chat_hot")
+    assert Run(only=("chat",)).wants("calls.chat_hot")
+    assert not Run(only=("sustained",)).wants("calls.chat_hot", "calls.chat_situ")
+
+
+def test_instructions_are_read_by_label_and_thread(tmp_path: Path) -> None:
+    """A dump that no request asked for is ignored."""
+    head = "version: 1\npart: {part}\nthread: {thread}\ndesc: Trigger: {trigger}\nsummary: {n}\ntotals: {n}\n"
+    (tmp_path / "out.1-01").write_text(
+        head.format(part=1, thread=1, trigger="Client Request: chat.on|4", n=400)
+    )
+    (tmp_path / "out-02").write_text(head.format(part=2, thread=2, trigger="Program termination", n=7))
+    assert read_dumps(tmp_path) == {"chat.on": {1: 100.0}}
+
+
+def test_patches_come_off_and_go_on_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed method, and one that a subclass now overrides; not what an import added."""
+    module = ModuleType("patched_library")
+
+    class Client:
+        def request(self) -> str:
+            return "plain"
+
+    class Child(Client):
+        pass
+
+    Client.__module__ = Child.__module__ = module.__name__
+    vars(module).update(Client=Client, Child=Child)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    patches = Patches(module.__name__)
+
+    def patched(_: object) -> str:
+        return "patched"
+
+    def overridden(_: object) -> str:
+        return "overridden"
+
+    monkeypatch.setattr(Client, "request", patched)
+    monkeypatch.setattr(Child, "request", overridden, raising=False)
+    vars(module)["Late"] = type("Late", (), {})
+    assert patches.found() == 2
+    patches.off()
+    patches.off()
+    assert (Client().request(), Child().request()) == ("plain", "plain")
+    patches.on()
+    assert (Client().request(), Child().request()) == ("patched", "overridden")
+
+
+def test_a_round_measures_both_sides_in_turn() -> None:
+    """The first round begins without the instrumentation, the next with it."""
+    order: list[str] = []
+    switch = Switch(on=lambda: order.append("on"), off=lambda: order.append("off"))
+    for turn in (0, 1):
+        off, on = compare(switch, lambda: None, 10, turn, hot=turn == 0)
+        assert off >= 0
+        assert on >= 0
+    assert order == ["off", "on", "on", "off"]
+
+
+def test_a_child_that_dies_says_why() -> None:
+    """The last line of its log is in the error."""
+    child = Child("tests.benchmarks.calls.openai_child", "nobody", "content")
+    with child, pytest.raises(ChildError, match="KeyError: 'nobody'"):
+        child.ask("verify")
