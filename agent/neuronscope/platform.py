@@ -186,12 +186,15 @@ def _at_exit() -> None:
 
 def _stop_with_multiprocessing(util: ModuleType) -> None:
     """Its forked children end by `os._exit`, so `atexit` is not called; its own finalizers are."""
+    from multiprocessing import parent_process
 
-    def in_child(_: object) -> None:
+    def in_child(_: object = None) -> None:
         # Late among the finalizers: what the child's own clean-up does is still recorded.
         util.Finalize(None, _at_exit, exitpriority=-100)
 
     util.register_after_fork(ENGINE, in_child)
+    if parent_process() is not None:  # we are imported in a child that is under way
+        in_child()
 
 
 atexit.register(_at_exit)
