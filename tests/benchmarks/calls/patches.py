@@ -4,7 +4,7 @@ be measured in turn in one process, whoever made the patches and however."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 _ABSENT = object()
@@ -63,9 +63,8 @@ class Patches:
         return any(module == package or module.startswith(package + ".") for package in self._packages)
 
 
-def _attributes(owner: Any) -> dict[str, Any]:
-    held: Mapping[str, Any] = vars(owner)
-    return dict(held)
+def _attributes(owner: object) -> dict[str, Any]:
+    return dict(vars(owner))
 
 
 def _may_be_patch(owner: Any, name: str, before: Any, after: Any) -> bool:
