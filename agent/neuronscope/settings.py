@@ -20,6 +20,7 @@ from neuronscope.exceptions import ConfigError
 T = TypeVar("T")
 OverheadAction = Literal["warn", "reduce", "abort"]
 ContentCapture = Literal["no_content", "span_only", "event_only", "span_and_event"]
+LogsMode = Literal["off", "correlate", "export"]
 OtlpProtocol = Literal["http/protobuf", "grpc"]
 CONFIG_FILE: Final = "neuronscope.toml"
 
@@ -55,6 +56,15 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 
     parse.__doc__ = "one of " + ", ".join(allowed)
     return parse
+
+
+def _level(text: str) -> str:
+    """notset, debug, info, warning, error or critical"""
+    value = text.strip().lower()
+    value = {"warn": "warning", "fatal": "critical"}.get(value, value)
+    if value not in {"notset", "debug", "info", "warning", "error", "critical"}:
+        raise ValueError
+    return value
 
 
 def _boolean(text: str) -> bool:
@@ -140,6 +150,19 @@ class Settings:
     hash_identifiers: bool = _setting(
         False, "NEURONSCOPE_HASH_IDENTIFIERS", "Hash document ids, collections and user ids.", _boolean
     )
+    logs: LogsMode = _setting(
+        "off",
+        "NEURONSCOPE_LOGS",
+        "The service's own log records: leave them alone, put trace ids on them, or also export them.",
+        _choice("off", "correlate", "export"),
+    )
+    logs_level: str = _setting(
+        "info",
+        "NEURONSCOPE_LOGS_LEVEL",
+        "Least severe log record to export: notset, debug, info, warning, error or critical.",
+        _level,
+        also=("OTEL_PYTHON_LOG_HANDLER_LEVEL",),
+    )
     nsz: str = _setting("", "NEURONSCOPE_NSZ", "Directory for this process's `.nsz` segment.", _text)
     prometheus: str = _setting(
         "", "NEURONSCOPE_PROMETHEUS", "Serve /metrics here: HOST:PORT, or a port; 0 picks one.", _address
@@ -202,6 +225,9 @@ class Settings:
     otlp_metrics_endpoint: str = _setting(
         "", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTLP collector for metrics (full URL).", _text
     )
+    otlp_logs_endpoint: str = _setting(
+        "", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "OTLP collector for logs (full URL).", _text
+    )
     otlp_protocol: OtlpProtocol = _setting(
         "http/protobuf",
         "OTEL_EXPORTER_OTLP_PROTOCOL",
@@ -239,6 +265,10 @@ class Settings:
         "", "OTEL_METRICS_EXPORTER", "`none` switches OTLP metrics off; `otlp` on without an endpoint.", _text
     )
 
+    logs_exporter: str = _setting(
+        "", "OTEL_LOGS_EXPORTER", "`none` switches OTLP logs off; `otlp` on without an endpoint.", _text
+    )
+
     def __post_init__(self) -> None:
         for item in fields(self):
             _check(item.name, getattr(self, item.name), item.metadata)
@@ -247,6 +277,11 @@ class Settings:
     def content(self) -> bool:
         """True when prompts, answers and documents may be put on spans."""
         return self.capture_content in ("span_only", "span_and_event")
+
+    @property
+    def content_on_events(self) -> bool:
+        """True when they may be put on events, which are made then."""
+        return self.capture_content in ("event_only", "span_and_event")
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, **arguments: Any) -> Settings:

@@ -66,7 +66,9 @@ def _wanted(name: str, context: ExporterContext) -> bool:
             settings.otlp_endpoint,
             settings.otlp_traces_endpoint,
             settings.otlp_metrics_endpoint,
+            settings.otlp_logs_endpoint,
             settings.traces_exporter == "otlp",
             settings.metrics_exporter == "otlp",
+            settings.logs_exporter == "otlp",
         )
     )

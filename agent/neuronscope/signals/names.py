@@ -1,4 +1,4 @@
-"""The registry of signals: every attribute, metric, unit, bucket list and label NeuronScope emits.
+"""The registry of signals: every attribute, event, metric, unit, bucket list and label NeuronScope emits.
 
 One table, many readers: the engine fills attributes by these constants, the aggregator takes buckets
 and labels from here, the Prometheus page and OTLP metrics their names, the reference page its rows.
@@ -37,6 +37,16 @@ class Attribute:
     sensitivity: Sensitivity = Sensitivity.PLAIN
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A named log record: its severity as OpenTelemetry's number and word, and its meaning."""
+
+    name: str
+    severity: int
+    severity_text: str
+    brief: str
+
+
 class Instrument(StrEnum):
     """OpenTelemetry's instrument kinds that we use."""
 
@@ -72,12 +82,19 @@ class Metric:
 _PROMETHEUS_UNITS: Final = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "%": "_percent"}
 
 ATTRIBUTES: dict[str, Attribute] = {}
+EVENTS: dict[str, Event] = {}
 METRICS: dict[str, Metric] = {}
 
 
 def _attribute(key: str, type_: str, brief: str, sensitivity: Sensitivity = Sensitivity.PLAIN) -> str:
     ATTRIBUTES[key] = Attribute(key, type_, brief, sensitivity)
     return key
+
+
+def _event(name: str, severity: int, severity_text: str, brief: str) -> Event:
+    event = Event(name, severity, severity_text, brief)
+    EVENTS[name] = event
+    return event
 
 
 def _metric(
@@ -221,6 +238,17 @@ LAYERS_NON_FINITE: Final = _attribute("neuronscope.layers.non_finite", "int", "N
 TRUNCATED: Final = _attribute("neuronscope.truncated", "string[]", "Attributes shortened to fit limits.")
 MASKED: Final = _attribute("neuronscope.masked", "string[]", "Attributes that a redactor's failure masked.")
 ATTRIBUTION: Final = _attribute("neuronscope.attribution", "string", "How an observation found its span.")
+
+# --- Events --------------------------------------------------------------------------------------
+INFERENCE_DETAILS: Final = _event(
+    "gen_ai.client.inference.operation.details",
+    5,
+    "DEBUG",
+    "A finished inference: the attributes of its span, content among them.",
+)
+OPERATION_EXCEPTION: Final = _event(
+    "gen_ai.client.operation.exception", 13, "WARN", "The exception that a GenAI call raised."
+)
 
 # --- Metrics -------------------------------------------------------------------------------------
 # Bucket bounds of the semantic conventions v1.41.

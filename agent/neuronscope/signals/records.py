@@ -1,4 +1,4 @@
-"""What the worker hands to exporters: finished spans, layer records, metric points.
+"""What the worker hands to exporters: finished spans, layer records, log records, metric points.
 
 Frozen values, the same whether they come from the live queue or from a file.  They are msgspec's structs,
 not dataclasses: one is made for every span, and a frozen dataclass of this size costs several times more.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import TypeAlias
 
 from msgspec import Struct
 from opentelemetry.trace import SpanKind, StatusCode
@@ -20,6 +21,10 @@ from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 AttributeScalar = str | bool | int | float
 AttributeValue = AttributeScalar | Sequence[str] | Sequence[bool] | Sequence[int] | Sequence[float]
 Attributes = Mapping[str, AttributeValue]
+# What logs may hold besides, by OpenTelemetry's data model: structure, and bytes.
+LogValue: TypeAlias = (
+    "AttributeScalar | bytes | None | Sequence[AttributeScalar] | Sequence[LogValue] | Mapping[str, LogValue]"
+)
 
 
 class Fidelity(StrEnum):
@@ -121,6 +126,33 @@ class LayerRecord(Struct, frozen=True):
         return self.tensor.nbytes if self.tensor is not None else 0
 
 
+class LogRecord(Struct, frozen=True):
+    """A log record: an event of ours, or one that the service logged; its content already masked by policy.
+
+    Attributes:
+        time_unix_ns: when it happened; `observed_unix_ns` is when we learned of it.
+        severity: OpenTelemetry's number (1 to 24; 0: unknown), and the source's own word for it.
+        body: the message of what the service logged; events have none.
+        trace_id: 0 when no span was current; so is `span_id`.
+        event_name: ``gen_ai.client.inference.operation.details``, for example; empty for plain logs.
+        library: instrumentation scope name: an adapter's, or the service's logger.
+    """
+
+    time_unix_ns: int
+    observed_unix_ns: int
+    severity: int = 0
+    severity_text: str = ""
+    body: LogValue = None
+    attributes: Mapping[str, LogValue] = {}
+    trace_id: int = 0
+    span_id: int = 0
+    trace_flags: int = 0
+    event_name: str = ""
+    library: str = "neuronscope"
+    library_version: str = ""
+    dropped_attributes: int = 0
+
+
 class Exemplar(Struct, frozen=True):
     """A measured value and the sampled span it came from."""
 
@@ -167,3 +199,4 @@ class Batch(Struct, frozen=True):
     resource: Attributes
     spans: Sequence[SpanRecord] = ()
     layers: Sequence[LayerRecord] = ()
+    logs: Sequence[LogRecord] = ()
