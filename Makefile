@@ -79,15 +79,18 @@ bench: $(VENV)/.complete  ## benchmarks; GROUP=name runs one group
 soak: $(VENV)/.complete services  ## tests that run for many minutes
 	$(PYTEST) -m soak -o timeout=0 $(ARGS)
 
-# Real servers that the tests talk to and PyPI does not have.
+# Real programs that the tests use and PyPI does not have.
 services:
-	@if command -v prometheus >/dev/null; then exit 0; fi; \
+	@wanted=(); \
+	command -v prometheus >/dev/null || wanted+=(prometheus); \
+	command -v chromium chromium-browser google-chrome >/dev/null || wanted+=(chromium); \
+	if [[ $${#wanted[@]} == 0 ]]; then exit 0; fi; \
 	if [[ $$(id -u) == 0 ]] && command -v apt-get >/dev/null; then \
-	  echo "Installing Prometheus, which the tests let scrape /metrics."; \
+	  echo "Installing $${wanted[*]}: Prometheus scrapes /metrics, Chromium opens the pages of view --html."; \
 	  apt-get update -q && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -q -y --no-install-recommends prometheus; \
+	    apt-get install -q -y --no-install-recommends "$${wanted[@]}"; \
 	else \
-	  echo "The tests need Prometheus on PATH: 'apt-get install prometheus' as root, or 'brew install prometheus'." >&2; \
+	  echo "The tests need $${wanted[*]} on PATH: 'apt-get install $${wanted[*]}' as root, or 'brew install' them." >&2; \
 	  exit 1; \
 	fi
 
