@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from neuronscope.signals.records import Attributes, SpanRecord
+from neuronscope.signals.records import Attributes, LogRecord, LogValue, SpanRecord
 
 _SPAN: Final = 256
 _ATTRIBUTE: Final = 24
@@ -19,6 +20,22 @@ def span_bytes(record: SpanRecord) -> int:
     for link in record.links:
         size += 64 + attributes_bytes(link.attributes)
     return size
+
+
+def log_bytes(record: LogRecord) -> int:
+    """About how many bytes a log record takes when encoded."""
+    names = len(record.event_name) + len(record.library)
+    return _SPAN + names + _nested_bytes(record.body) + _nested_bytes(record.attributes)
+
+
+def _nested_bytes(value: LogValue) -> int:
+    if isinstance(value, str | bytes):
+        return _ATTRIBUTE + len(value)
+    if isinstance(value, Mapping):
+        return sum(_ITEM + len(key) + _nested_bytes(item) for key, item in value.items())
+    if isinstance(value, Sequence):
+        return _ATTRIBUTE + sum(map(_nested_bytes, value))
+    return _ATTRIBUTE
 
 
 def attributes_bytes(attributes: Attributes) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -24,9 +24,9 @@ from opentelemetry import context as otel_context
 from neuronscope import native
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.propagation import suppressed
-from neuronscope.engine.sizes import span_bytes
+from neuronscope.engine.sizes import log_bytes, span_bytes
 from neuronscope.exporters import Exporter
-from neuronscope.signals.records import Attributes, Batch, Fidelity, LayerRecord, SpanRecord
+from neuronscope.signals.records import Attributes, Batch, Fidelity, LayerRecord, LogRecord, SpanRecord
 
 if TYPE_CHECKING:
     from neuronscope.recording import Recording
@@ -36,7 +36,7 @@ SLICE: Final = 16
 LINGER_S: Final = 0.05
 # Share of the byte limit beyond which full tensors, and then summaries, are turned away.
 TENSOR_SHARE: Final = 0.5
-SUMMARY_SHARE: Final = 0.8
+SUMMARY_SHARE: Final = 0.8  # log records, too: a service in trouble must not drown its spans
 MAX_BATCH_SPANS: Final = 512
 MAX_BATCH_BYTES: Final = 8 << 20
 SPAN_BYTES: Final = 4096  # what a queued span with its request and response holds, about
@@ -58,8 +58,8 @@ class LayerItem:
 class Finisher(Protocol):
     """Turns a queued item into a record; runs in the worker's thread."""
 
-    def __call__(self, item: Any) -> SpanRecord | None:
-        """The finished, masked span."""
+    def __call__(self, item: Any) -> SpanRecord | LogRecord | None:
+        """The finished, masked span or log record."""
         ...
 
 
@@ -87,7 +87,7 @@ class Worker:
     """Owns the queue, the thread and the exporters of one process.
 
     Args:
-        finish: makes a `SpanRecord` of a queued item.
+        finish: makes a record of a queued item; it may add log records by `add_log`.
         exporters: where records go; or what makes them, called in the worker's thread when it starts.
         resource: the process's resource attributes.
         interval_s: seconds between exports.
@@ -145,6 +145,7 @@ class Worker:
         # Finished, waiting for the next export.
         self._spans: list[SpanRecord] = []
         self._layers: list[LayerRecord] = []
+        self._logs: list[LogRecord] = []
         self._batch_bytes = 0
         self._last_export = time.monotonic()
 
@@ -195,6 +196,14 @@ class Worker:
             return
         self.put(LayerItem(record, recording), nbytes)
 
+    def put_log(self, record: LogRecord) -> None:
+        """Queue a log record of the service; it is turned away before spans are."""
+        nbytes = log_bytes(record)
+        if self.pending_bytes + nbytes > SUMMARY_SHARE * self._max_bytes:
+            self._count_lost("log", "queue_full", 1)
+            return
+        self.put(record, nbytes)
+
     def _reserve(self, extra: int) -> bool:
         with self._producers:
             if self.pending_bytes + SPAN_BYTES + extra > self._max_bytes:
@@ -215,8 +224,7 @@ class Worker:
         self._room = min(self._max_spans, max(0, self._max_bytes - extra) // SPAN_BYTES)
 
     def _refuse(self, item: Any) -> None:
-        kind = "layer" if isinstance(item, LayerItem) else "span"
-        self._count_lost(kind, "stopped" if self._stopping else "queue_full", 1)
+        self._count_lost(_kind(item), "stopped" if self._stopping else "queue_full", 1)
 
     # --- waking the thread ---------------------------------------------------------------------------
     def _wake(self) -> None:
@@ -271,7 +279,7 @@ class Worker:
             self._bell.acquire(timeout=LINGER_S)
 
     def _until_due(self) -> float:
-        if not self._spans and not self._layers:
+        if not self._spans and not self._layers and not self._logs:
             return -1
         return max(0.0, self._last_export + self._interval_s - time.monotonic())
 
@@ -303,7 +311,8 @@ class Worker:
         while self._queue:
             with self._work_lock:
                 self._slice()
-            if export and (len(self._spans) >= MAX_BATCH_SPANS or self._batch_bytes >= MAX_BATCH_BYTES):
+            count = len(self._spans) + len(self._logs)
+            if export and (count >= MAX_BATCH_SPANS or self._batch_bytes >= MAX_BATCH_BYTES):
                 self._export()
             if deadline is not None and time.monotonic() >= deadline:
                 return not self._queue
@@ -332,18 +341,25 @@ class Worker:
             return
         record = GUARD.contain("worker.finish", self._finish, item)
         if record is None:
-            self._count_lost("span", "fault", 1)
-            return
-        self._spans.append(record)
-        self._batch_bytes += span_bytes(record)
+            self._count_lost(_kind(item), "fault", 1)
+        elif isinstance(record, LogRecord):
+            self.add_log(record)
+        else:
+            self._spans.append(record)
+            self._batch_bytes += span_bytes(record)
+
+    def add_log(self, record: LogRecord) -> None:
+        """Take a finished log record; for the finisher, while it runs."""
+        self._logs.append(record)
+        self._batch_bytes += log_bytes(record)
 
     def _export(self) -> None:
         with self._export_lock:
             self._last_export = time.monotonic()
             with self._work_lock:
-                batch = Batch(self._resource, tuple(self._spans), tuple(self._layers))
-                self._spans, self._layers, self._batch_bytes = [], [], 0
-            if batch.spans or batch.layers:
+                batch = Batch(self._resource, tuple(self._spans), tuple(self._layers), tuple(self._logs))
+                self._spans, self._layers, self._logs, self._batch_bytes = [], [], [], 0
+            if batch.spans or batch.layers or batch.logs:
                 for exporter in self._exporters:
                     GUARD.contain(f"exporter.{exporter.name}", exporter.export, batch)
 
@@ -418,20 +434,16 @@ class Worker:
 
     def _lose_queue(self, reason: str) -> None:
         """Count everything that is still queued as lost."""
-        spans = layers = 0
+        lost: Counter[str] = Counter()
         while True:
             try:
                 item, nbytes = self._queue.popleft()
             except IndexError:
                 break
             self._extra_removed += nbytes - SPAN_BYTES
-            if isinstance(item, LayerItem):
-                layers += 1
-            else:
-                spans += 1
-        for kind, count in (("span", spans), ("layer", layers)):
-            if count:
-                self._count_lost(kind, reason, count)
+            lost[_kind(item)] += 1
+        for kind, count in lost.items():
+            self._count_lost(kind, reason, count)
 
     # --- fork ---------------------------------------------------------------------------------------
     def pause(self, timeout_s: float) -> bool:
@@ -447,3 +459,9 @@ class Worker:
         """Let the thread work again."""
         self._work_lock.release()
         self._export_lock.release()
+
+
+def _kind(item: Any) -> str:
+    if isinstance(item, LayerItem):
+        return "layer"
+    return "log" if isinstance(item, LogRecord) else "span"
