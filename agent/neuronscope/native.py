@@ -65,19 +65,81 @@ def sleep(seconds: float) -> None:
     _sleep(seconds)
 
 
-def start_thread(run: Callable[[], None], name: str) -> None:
-    """Start a real daemon thread.
+class Thread:
+    """A real daemon thread, begun at once.
 
     Raises:
         RuntimeError: no thread can be started (any more).
     """
-    global _sleep  # noqa: PLW0603 - the program may have been patched since
-    _sleep = original("time", "sleep")
-    start = original("_thread", "start_new_thread")
-    if start is threading._start_new_thread:  # type: ignore[attr-defined] # how to tell that it is not patched
-        threading.Thread(target=run, name=name, daemon=True).start()
-    else:
-        start(run, ())
+
+    def __init__(self, run: Callable[[], None], name: str) -> None:
+        global _sleep  # noqa: PLW0603 - the program may have been patched since
+        _sleep = original("time", "sleep")
+        self._run = run
+        self._ended = allocate_lock()
+        self._ended.acquire()
+        start = original("_thread", "start_new_thread")
+        if start is threading._start_new_thread:  # type: ignore[attr-defined] # that is: nothing is patched
+            threading.Thread(target=self._main, name=name, daemon=True).start()
+        else:
+            start(self._main, ())
+
+    def _main(self) -> None:
+        try:
+            self._run()
+        finally:
+            self._ended.release()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end of the thread; True if it came."""
+        if not self._ended.acquire(timeout=timeout_s):
+            return False
+        self._ended.release()
+        return True
+
+
+class Condition:
+    """`threading.Condition`, of real locks.  To be entered once, not again by the thread that is in it."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._waiting: list[Lock] = []
+
+    def __enter__(self) -> Condition:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Leave, wait to be notified, and enter again; False if the time came first."""
+        mine = allocate_lock()
+        mine.acquire()
+        self._waiting.append(mine)
+        self._lock.release()
+        try:
+            return mine.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        finally:
+            self._lock.acquire()
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until `condition()` is true; False if the time came first."""
+        end = time.monotonic() + timeout_s
+        while not (done := condition()):
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            self.wait(left)
+        return done
+
+    def notify_all(self) -> None:
+        """Wake everybody who waits."""
+        waiting, self._waiting = self._waiting, []
+        for lock in waiting:
+            lock.release()
 
 
 _sleep: Callable[[float], None] = time.sleep

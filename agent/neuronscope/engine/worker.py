@@ -250,7 +250,7 @@ class Worker:
             if self._ended or now < self._start_again_at:
                 return False
             try:
-                native.start_thread(self._run, "neuronscope-worker")
+                native.Thread(self._run, "neuronscope-worker")
             except RuntimeError:  # the interpreter ends, or the system has no thread left
                 self._start_again_at = now + FAULT_PAUSE_S
                 return False

@@ -9,7 +9,6 @@ for the other's retries.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ from typing import Final
 
 from opentelemetry import context as otel_context
 
+from neuronscope import native
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.propagation import suppressed
 from neuronscope_exporters.otlp.backlog import Backlog, Limits, Retry
-from neuronscope_exporters.otlp.encode_spans import Payload
+from neuronscope_exporters.otlp.requests import Payload
 from neuronscope_exporters.otlp.transport import Reply, Transport
 
 _log = logging.getLogger("neuronscope.exporters.otlp")
@@ -29,7 +29,7 @@ _log = logging.getLogger("neuronscope.exporters.otlp")
 _FAULT_PAUSE_S: Final = 1.0
 _SHORTEST_TIMEOUT_S: Final = 0.05
 # What `shutdown` keeps of its time for itself after waiting for the thread.
-_SHUTDOWN_RESERVE_S: Final = 0.05
+_SHUTDOWN_RESERVE_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Sender:
         self._told: set[tuple[str, str]] = set()
         # All of the following is guarded by this condition's lock, which is never held while anything
         # waits, sends or counts.
-        self._changed = threading.Condition()
+        self._changed = native.Condition()
         self._backlog = Backlog(limits)
         self._head: Payload | None = None  # the request being tried
         self._retry = Retry(limits)
@@ -88,8 +88,7 @@ class Sender:
         self._pushes_done = 0
         self._stop_at: float | None = None
         self._abandoned = False
-        self._thread = threading.Thread(target=self._run, name="neuronscope-otlp", daemon=True)
-        self._thread.start()
+        self._thread = native.Thread(self._run, "neuronscope-otlp")
 
     # --- called by the worker ------------------------------------------------------------------------
 
@@ -135,15 +134,17 @@ class Sender:
             self._metrics_wanted = self._metrics is not None
             self._retry.hurry()
             self._changed.notify_all()
-        self._thread.join(max(0.0, timeout_s - _SHUTDOWN_RESERVE_S))
+        ended = self._thread.join(max(0.0, timeout_s - _SHUTDOWN_RESERVE_S))
         with self._changed:
             self._abandoned = True
             left = self._backlog.clear() + (self._head.count if self._head is not None else 0)
             self._head = None
             self._settled = self._accepted
             self._changed.notify_all()
-        if self._thread.is_alive():
+        if not ended:
+            # A thread in the midst of foreign code is no good companion for an interpreter that ends.
             self._abort()
+            self._thread.join(min(timeout_s, _SHUTDOWN_RESERVE_S))
         if left:
             self._lose("span", "shutdown", left)
 

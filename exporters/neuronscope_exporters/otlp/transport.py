@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import gzip
 import http.client
-import socket
+import os
 import ssl
 import time
+from _socket import SHUT_RDWR
+from _socket import socket as RealSocket  # noqa: N812 - it is a class
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -149,12 +151,20 @@ class HttpTransport:
     def abort(self) -> None:
         """See `Transport.abort`: the blocked read or write returns, and its thread closes the socket."""
         sock = self._connection.sock
-        if sock is not None:
-            try:
-                # Not SSLSocket's own `shutdown`, which takes the TLS state from under the reader.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
-            except OSError:  # not connected any more
-                return
+        if sock is None:
+            return
+        try:
+            # Below the object's own `shutdown`: an SSLSocket's takes the TLS state from under the reader, and
+            # a monkey-patched one's belongs to another thread's event loop.
+            same = RealSocket(fileno=os.dup(sock.fileno()))
+        except OSError:  # closed
+            return
+        try:
+            same.shutdown(SHUT_RDWR)
+        except OSError:  # not connected any more
+            return
+        finally:
+            same.close()
 
     def close(self) -> None:
         """See `Transport.close`."""
