@@ -36,7 +36,8 @@ from neuronscope.signals.records import (
     SpanRecord,
 )
 from neuronscope_exporters.otlp.encode_metrics import MetricEncoder
-from neuronscope_exporters.otlp.encode_spans import Payload, SpanEncoder
+from neuronscope_exporters.otlp.encode_spans import SpanEncoder
+from neuronscope_exporters.otlp.requests import Payload
 
 RESOURCE: dict[str, Any] = {"service.name": "svc", "process.pid": 7}
 
@@ -343,7 +344,7 @@ def test_requests_are_split_by_spans_and_bytes(encoder: SpanEncoder) -> None:
 
 def test_a_giant_span_does_not_take_others_down(lost: Losses) -> None:
     """One beyond the transport's limit is lost alone; one below it, yet large, goes alone."""
-    encoder = SpanEncoder(lost, max_bytes=10_000, max_span_bytes=50_000)
+    encoder = SpanEncoder(lost, max_bytes=10_000, max_record_bytes=50_000)
     sizes = [10, 60_000, 10, 40_000, 10]
     payloads = list(encoder.encode(RESOURCE, [record(attributes={"text": "x" * size}) for size in sizes]))
     assert [payload.count for payload in payloads] == [2, 1, 1]

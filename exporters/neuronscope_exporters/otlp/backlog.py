@@ -9,7 +9,7 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from neuronscope_exporters.otlp.encode_spans import MAX_BYTES, MAX_SPANS, Payload
+from neuronscope_exporters.otlp.requests import MAX_BYTES, MAX_RECORDS, Payload
 from neuronscope_exporters.otlp.transport import Reply
 
 
@@ -60,7 +60,7 @@ class Backlog:
         size, count = 0, 0
         while self._waiting:
             payload = self._waiting[0]
-            if bodies and (size + len(payload.body) > MAX_BYTES or count + payload.count > MAX_SPANS):
+            if bodies and (size + len(payload.body) > MAX_BYTES or count + payload.count > MAX_RECORDS):
                 break
             self._waiting.popleft()
             bodies.append(payload.body)
@@ -70,7 +70,7 @@ class Backlog:
         return Payload(b"".join(bodies) if len(bodies) > 1 else bodies[0], count)
 
     def clear(self) -> int:
-        """Forget everything; returns how many spans that were."""
+        """Forget everything; returns how many items that were."""
         count = sum(payload.count for payload in self._waiting)
         self._waiting.clear()
         self._bytes = 0

@@ -20,7 +20,7 @@ from neuronscope.signals.records import (
     MetricsSnapshot,
 )
 from neuronscope_exporters.otlp.attributes import AttributeEncoder
-from neuronscope_exporters.otlp.encode_spans import MAX_BYTES, Payload, encode_resource, encode_scope
+from neuronscope_exporters.otlp.requests import MAX_BYTES, Payload, encode_resource, encode_scope
 from neuronscope_exporters.otlp.wire import delimited, double, fixed64, string
 
 _CUMULATIVE: Final = b"\x10\x02"  # aggregation_temporality = 2

@@ -10,9 +10,10 @@ from neuronscope.signals.records import Batch, SpanRecord
 from neuronscope_exporters.otlp import endpoints
 from neuronscope_exporters.otlp.backlog import Limits
 from neuronscope_exporters.otlp.encode_metrics import MetricEncoder
-from neuronscope_exporters.otlp.encode_spans import Payload, SpanEncoder
+from neuronscope_exporters.otlp.encode_spans import SpanEncoder
 from neuronscope_exporters.otlp.endpoints import METRICS, TRACES, Endpoint, Signal
 from neuronscope_exporters.otlp.grpc_transport import GrpcTransport
+from neuronscope_exporters.otlp.requests import Payload
 from neuronscope_exporters.otlp.sender import Ledger, Sender
 from neuronscope_exporters.otlp.transport import HttpTransport, Transport
 
@@ -46,7 +47,7 @@ class OtlpExporter:
             self._span_encoder = SpanEncoder(
                 lambda reason, n: context.count_lost("span", reason, n),
                 # The request around a lone span adds its resource and scope.
-                max_span_bytes=spans.max_request_bytes - (64 << 10),
+                max_record_bytes=spans.max_request_bytes - (64 << 10),
             )
         self._sender = Sender(
             spans=spans,

@@ -1,0 +1,183 @@
+"""Requests of bounded size from records of one signal.
+
+Spans and logs are wrapped alike, down to the field numbers: a request holds resources (1), a resource
+scopes (2), a scope records (2).  What a record looks like is the business of `encode_spans` and
+`encode_logs`.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+from neuronscope._version import __version__
+from neuronscope.signals.records import Attributes
+from neuronscope_exporters.otlp.attributes import AttributeEncoder, UnencodableError
+from neuronscope_exporters.otlp.wire import KNOWN, VARINTS, delimited, string, varint
+
+MAX_RECORDS: Final = 512
+# Collectors' gRPC servers refuse messages above 4 MiB.
+MAX_BYTES: Final = 3_500 * 1024
+# Building a request holds the GIL: a service's thread that wakes meanwhile waits for at most this many.
+SLICE: Final = 16
+_MAX_NAMES: Final = 1024
+_MAX_NAME_LENGTH: Final = 256
+_MAX_UINT32: Final = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """An encoded request and the number of items in it (spans, log records, or metric points)."""
+
+    body: bytes
+    count: int
+
+
+class Record(Protocol):
+    """What a request is made of: it names the library that it comes from."""
+
+    @property
+    def library(self) -> str:
+        """Name of the instrumentation scope."""
+        ...
+
+    @property
+    def library_version(self) -> str:
+        """Its version, if it is not ours."""
+        ...
+
+
+R = TypeVar("R", bound=Record)
+
+
+class RequestEncoder(ABC, Generic[R]):
+    """Turns records into requests of bounded size.  Safe to use from several threads.
+
+    Args:
+        lost: ``lost(reason, n)`` is told of records that can't be encoded or are too large.
+        max_bytes: size that a request of several records stays below.
+        max_record_bytes: a record larger than this is not sent at all.
+        pause: called between slices, so that other threads get the GIL.
+    """
+
+    def __init__(
+        self,
+        lost: Callable[[str, int], None],
+        *,
+        max_records: int = MAX_RECORDS,
+        max_bytes: int = MAX_BYTES,
+        max_record_bytes: int = MAX_BYTES,
+        pause: Callable[[], None] = lambda: time.sleep(0),
+    ) -> None:
+        self._lost = lost
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._max_record_bytes = max_record_bytes
+        self._pause = pause
+        self._attributes = AttributeEncoder()
+        self._names: dict[str, bytes] = {}
+        self._scopes: dict[tuple[str, str], bytes] = {}
+        self._resource: tuple[Attributes, bytes] = ({}, b"\x0a\x00")
+
+    @abstractmethod
+    def body(self, record: R) -> bytes:
+        """The body of the message that is one record.
+
+        Raises:
+            UnencodableError, OverflowError, TypeError, AttributeError, KeyError, struct.error: an id, a
+                time or a name is none.
+        """
+
+    def encode(self, resource: Attributes, records: Iterable[R]) -> Iterator[Payload]:
+        """The records, in order, in as few requests as the limits allow.
+
+        A record that is too large for company goes alone; one that is too large or broken is counted as
+        lost, and the others go.
+        """
+        head = self._encoded_resource(resource)
+        scopes: dict[tuple[str, str], list[bytes]] = {}
+        library = version = members = None
+        size, count = len(head), 0
+        for index, record in enumerate(records, 1):
+            if index % SLICE == 0:
+                self._pause()
+            try:
+                encoded = self.body(record)
+            except (UnencodableError, OverflowError, TypeError, AttributeError, KeyError, struct.error):
+                # Its neighbours must not suffer.
+                self._lost("unencodable", 1)
+                continue
+            length = len(encoded)
+            if length > self._max_record_bytes:
+                self._lost("too_large", 1)
+                continue
+            if count and (count >= self._max_records or size + length + 512 > self._max_bytes):
+                yield self._request(head, scopes, count)
+                scopes, size, count, members = {}, len(head), 0, None
+            if members is None or record.library is not library or record.library_version is not version:
+                library, version = record.library, record.library_version
+                members = scopes.setdefault((library, version), [])
+                size += len(self._scope((library, version)))
+            members.append(b"\x12" + (VARINTS[length] if length < KNOWN else varint(length)) + encoded)
+            size += length + 6
+            count += 1
+        if count:
+            yield self._request(head, scopes, count)
+
+    def name(self, text: str, tag: bytes) -> bytes:
+        """The field that holds a record's name, remembered; a signal has one such field."""
+        encoded = self._names.get(text)
+        if encoded is None:
+            encoded = tag + string(text)
+            if len(self._names) < _MAX_NAMES and len(text) <= _MAX_NAME_LENGTH:
+                self._names[text] = encoded
+        return encoded
+
+    def _encoded_resource(self, resource: Attributes) -> bytes:
+        """The resource; a process has one, so the last one is kept."""
+        known, encoded = self._resource
+        if known is not resource:
+            encoded = encode_resource(resource)
+            self._resource = (resource, encoded)
+        return encoded
+
+    def _scope(self, key: tuple[str, str]) -> bytes:
+        encoded = self._scopes.get(key)
+        if encoded is None:
+            encoded = encode_scope(*key)
+            if len(self._scopes) < _MAX_NAMES:
+                self._scopes[key] = encoded
+        return encoded
+
+    def _request(self, head: bytes, scopes: dict[tuple[str, str], list[bytes]], count: int) -> Payload:
+        body = head + b"".join(
+            [b"\x12" + delimited(self._scope(key) + b"".join(members)) for key, members in scopes.items()]
+        )
+        return Payload(b"\x0a" + delimited(body), count)
+
+
+def encode_resource(resource: Attributes) -> bytes:
+    """The `resource` field (1) of `ResourceSpans` and its siblings."""
+    attributes, unencodable = AttributeEncoder().encode(resource, b"\x0a")  # attributes = 1
+    if unencodable:
+        attributes += b"\x10" + counted(unencodable)  # dropped_attributes_count = 2
+    return b"\x0a" + delimited(attributes)
+
+
+def encode_scope(library: str, version: str = "") -> bytes:
+    """The `scope` field (1) of `ScopeSpans` and its siblings; our own libraries have our version."""
+    if not version and library.partition(".")[0] == "neuronscope":
+        version = __version__
+    body = b"\x0a" + string(library)  # name = 1
+    if version:
+        body += b"\x12" + string(version)  # version = 2
+    return b"\x0a" + delimited(body)
+
+
+def counted(number: int) -> bytes:
+    """A count as OTLP's `uint32`."""
+    return varint(min(number, _MAX_UINT32))
