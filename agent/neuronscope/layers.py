@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 import time
 import weakref
 from collections import Counter
@@ -27,6 +26,7 @@ from neuronscope.engine.span import LightSpan
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.instrumentation import BackendAdapter, ObservingBackend, Operation
 from neuronscope.instrumentation.registry import backend_for
+from neuronscope.native import new_lock
 from neuronscope.recording import Recording
 from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity, LayerRecord
@@ -36,7 +36,7 @@ _ANONYMOUS: Final = frozenset({"model", "models", "snapshot", "snapshots", "chec
 _HASH: Final = re.compile("[0-9a-f]{32,64}")
 MAX_AGGREGATED: Final = 128  # layers whose aggregates fit a span
 ROOT: Final = ""  # path of the model itself
-_open_spans: Final = threading.RLock()
+_open_spans: Final = new_lock()
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class LayerObserver:
         want: the fidelity asked for.
     """
 
-    __slots__ = ("_layer_id", "_model", "_owner", "_probe", "_role", "_want")
+    __slots__ = ("_key", "_layer_id", "_model", "_owner", "_probe", "_role", "_want")
 
     def __init__(
         self,
@@ -163,6 +163,7 @@ class LayerObserver:
         self._probe = probe
         self._owner = owner
         self._role = role
+        self._key = f"{model}/{layer_id}"
 
     def __call__(self, snapshot: TensorSnapshot) -> None:
         """Record the layer's output as far as the budget allows."""
@@ -176,7 +177,8 @@ class LayerObserver:
         step = call.next_step(self._layer_id)
         budget = recording.budget if recording is not None else ENGINE.budget
         nbytes = snapshot.nbytes
-        fidelity = budget.admit(self._probe, self._want, nbytes)
+        site = budget.site(self._probe, self._key)
+        fidelity = budget.admit(site, self._want, nbytes)
         if fidelity is Fidelity.OFF:
             call.skip("budget")
             return
@@ -189,7 +191,7 @@ class LayerObserver:
             )
         except UnsupportedTensorError as error:
             call.skip(str(error))
-            budget.spend(self._probe, fidelity, nbytes, time.thread_time_ns() - started)
+            budget.spend(site, fidelity, nbytes, time.thread_time_ns() - started)
             return
         call.take(self._layer_id, summary, fidelity)
         record = LayerRecord(
@@ -206,11 +208,12 @@ class LayerObserver:
             summary=summary,
             tensor=tensor,
         )
-        ENGINE.take_layer(record, recording)
+        ENGINE.take_layer(record, recording, self._probe)
         ENGINE.metrics.add(
             names.LAYER_RECORDS, 1, ((names.MODEL_NAME, self._model), (names.FIDELITY, fidelity.value))
         )
-        budget.spend(self._probe, fidelity, nbytes, time.thread_time_ns() - started)
+        site.look(summary.std, summary.finite)
+        budget.spend(site, fidelity, nbytes, time.thread_time_ns() - started, record.nbytes)
 
 
 def _current_call(

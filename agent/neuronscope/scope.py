@@ -53,7 +53,13 @@ class Scope:
             overhead_action=settings.overhead_action if overhead_action is None else overhead_action,
         )
         self.name = name
-        self._budget = Budget(checked.max_overhead_pct, checked.overhead_action)
+        outer = recording.CURRENT.get()
+        self._budget = Budget(
+            checked.max_overhead_pct,
+            checked.overhead_action,
+            parent=ENGINE.budget if outer is None else outer.budget,
+            name=name,
+        )
         self._max_bytes = settings.scope_max_bytes
         self._recording: Recording | None = None
         self._token: Token[Recording | None] | None = None

@@ -31,7 +31,7 @@ from neuronscope.engine.provider import Pipeline
 from neuronscope.engine.span import LightSpan
 from neuronscope.engine.worker import Worker
 from neuronscope.exporters import Exporter, ExporterContext
-from neuronscope.governor import Budget
+from neuronscope.governor import AGENT_FORGETS_S, Budget, Ledger
 from neuronscope.instrumentation import WrappedMethod
 from neuronscope.settings import Settings
 from neuronscope.signals import names
@@ -62,7 +62,8 @@ class Engine:
         self.active = False
         self.settings = Settings()
         self.metrics = Aggregator()
-        self.budget = Budget(self.settings.max_overhead_pct)
+        self.budget = Budget(self.settings.max_overhead_pct, forget_s=AGENT_FORGETS_S, name="agent")
+        self._ledger = Ledger(self.budget)
         self.watch_model: ModelWatcher | None = None
         self.exporters: Sequence[Exporter] = ()
         self._make_exporters: ExporterMaker | None = None
@@ -93,7 +94,10 @@ class Engine:
     def _build(self, *, in_child: bool = False) -> None:
         settings = self.settings
         self.metrics = Aggregator()
-        self.budget = Budget(settings.max_overhead_pct, settings.overhead_action)
+        self.budget = Budget(
+            settings.max_overhead_pct, settings.overhead_action, forget_s=AGENT_FORGETS_S, name="agent"
+        )
+        self._ledger = Ledger(self.budget)
         self._policy = ContentPolicy(settings, self._redactor)
         self.metrics.before_collect(self._observe_self)
         GUARD.on_fault = lambda site, kind: self.metrics.add(
@@ -203,7 +207,8 @@ class Engine:
             )
 
     def _on_worker_cpu(self, nanoseconds: int) -> None:
-        self.budget.charge("worker", nanoseconds)
+        if self.settings.deferred:  # else the caller's thread has been timed, with what it did here
+            self._ledger.settle(nanoseconds)
         self.metrics.add(names.WORKER_CPU, nanoseconds / 1e9)
 
     # --- hot path ---------------------------------------------------------------------------------------
@@ -252,8 +257,12 @@ class Engine:
         if method.model is not None and self.watch_model is not None:
             watch = self.watch_model(method.model(instance, arguments), span)
         invocation.enter(context, watch)
-        self.budget.enter()
-        self.budget.charge(library, time.perf_counter_ns() - started)
+        spent = time.perf_counter_ns() - started
+        if span.recording is None:
+            self.budget.enter(library, spent)
+        else:  # the scope pays
+            self.budget.enter()
+            span.recording.budget.charge(library, spent)
         return invocation, args, kwargs
 
     def open_span(
@@ -359,7 +368,6 @@ class Engine:
             return
         started = time.perf_counter_ns()
         span.end_time = time.time_ns()
-        self.budget.leave()
         if span.start_time < self._not_before:
             return  # the parent process ends it, and has it
         if span.foreign is not None:
@@ -369,7 +377,12 @@ class Engine:
             worker.put(span)
         else:
             self.count_lost("span", "stopped", 1)
-        self.budget.charge(span.library, time.perf_counter_ns() - started)
+        spent = time.perf_counter_ns() - started
+        if span.recording is None:
+            self.budget.leave(span.library, spent)
+        else:
+            self.budget.leave()
+            span.recording.budget.charge(span.library, spent)
 
     def _finish_foreign(self, span: LightSpan) -> None:
         """The service's own pipeline gets its span now: filled, and ended in order."""
@@ -391,10 +404,13 @@ class Engine:
         if worker is not None and self.active:
             worker.put((span, recordings.CURRENT.get()))
 
-    def take_layer(self, record: LayerRecord, recording: recordings.Recording | None) -> None:
+    def take_layer(
+        self, record: LayerRecord, recording: recordings.Recording | None, probe: str = ""
+    ) -> None:
         """Queue a layer record."""
         worker = self._worker
         if worker is not None:
+            self._ledger.layer(recording, probe, record.nbytes)
             worker.put_layer(record, recording)
 
     def _finish_item(self, item: Any) -> SpanRecord | None:
@@ -409,6 +425,7 @@ class Engine:
             span, recording = item
             record, call = sdk_record(span, self._policy), None
         record_metrics(record, call, self.metrics)
+        self._ledger.span(recording, record.library)
         if recording is not None:
             recording.add_span(record)
         return record

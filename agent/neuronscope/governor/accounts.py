@@ -1,0 +1,40 @@
+"""Who spent what: nanoseconds and bytes by probe and adapter."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Work on the caller's thread is timed by the wall clock, which is cheap but also counts waiting for the
+# GIL; a reading beyond this multiple of what is typical counts as that multiple.
+CLIP: Final = 8.0
+_FIRST_NS: Final = 5_000.0
+
+
+class Account:
+    """What one probe or adapter has cost.  Not thread-safe: `Budget` locks.
+
+    Attributes:
+        hot_ns: in the service's threads.
+        worker_ns: in the worker.
+        nbytes: of full tensors copied.
+    """
+
+    __slots__ = ("_typical", "hot_ns", "nbytes", "worker_ns")
+
+    def __init__(self) -> None:
+        self.hot_ns = 0.0
+        self.worker_ns = 0.0
+        self.nbytes = 0
+        self._typical = _FIRST_NS
+
+    @property
+    def spent_ns(self) -> float:
+        """Both."""
+        return self.hot_ns + self.worker_ns
+
+    def clipped(self, spent_ns: float) -> float:
+        """A wall-clock reading, as far as it can be ours."""
+        typical = self._typical
+        counted = min(spent_ns, CLIP * typical)
+        self._typical = typical + 0.05 * (counted - typical)
+        return counted

@@ -1,0 +1,86 @@
+"""Whom the worker works for: its CPU time, told to the budget and the probe of each item."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from neuronscope.native import new_lock
+
+if TYPE_CHECKING:
+    from neuronscope.governor.budget import Budget
+    from neuronscope.recording import Recording
+
+# What a layer record, and a byte of its tensor, cost the worker beside a span: finished, encoded, written.
+LAYER_WEIGHT: Final = 0.3
+BYTE_WEIGHT: Final = 1e-5
+WORKER: Final = "worker"
+
+
+class _Share:
+    """One client's part of a round."""
+
+    __slots__ = ("nbytes", "records", "weight")
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self.records = 0
+        self.nbytes = 0
+
+
+class Ledger:
+    """Divides the worker's CPU time, round by round, among those whose items came since the last one.
+
+    A round without new items (an export) is for those of the round before.  No clock is read for an item:
+    a reading costs as much as a layer record.  Thread-safe.
+
+    Args:
+        budget: the agent's; an item of a scope is charged to the scope's own.
+    """
+
+    __slots__ = ("_before", "_budget", "_lock", "_shares")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._lock = new_lock()  # re-entered when garbage collection ends a stream
+        self._shares: dict[tuple[Recording | None, str], _Share] = {}
+        self._before: dict[tuple[Recording | None, str], float] = {}
+
+    def span(self, recording: Recording | None, probe: str) -> None:
+        """A span is being finished for this client."""
+        with self._lock:
+            self._share(recording, probe).weight += 1.0
+
+    def layer(self, recording: Recording | None, probe: str, nbytes: int) -> None:
+        """A layer record with a tensor of `nbytes` (0 for a summary) has been queued for this client."""
+        with self._lock:
+            share = self._share(recording, probe)
+            share.records += 1
+            share.nbytes += nbytes
+            share.weight += LAYER_WEIGHT + BYTE_WEIGHT * nbytes
+
+    def settle(self, spent_ns: float) -> None:
+        """The worker has spent so much since the last time."""
+        with self._lock:
+            shares, self._shares = self._shares, {}
+            before = self._before
+            self._before = {client: share.weight for client, share in shares.items()}
+        if shares:
+            whole = sum(share.weight for share in shares.values())
+            for (recording, probe), share in shares.items():
+                part = spent_ns * share.weight / whole
+                self._of(recording).charge_worker(probe, part, share.records, share.nbytes)
+            return
+        whole = sum(before.values())
+        for (recording, probe), weight in before.items():
+            self._of(recording).charge_worker(probe, spent_ns * weight / whole)
+        if not before:
+            self._budget.charge_worker(WORKER, spent_ns)
+
+    def _of(self, recording: Recording | None) -> Budget:
+        return self._budget if recording is None else recording.budget
+
+    def _share(self, recording: Recording | None, probe: str) -> _Share:
+        share = self._shares.get((recording, probe))
+        if share is None:
+            share = self._shares[(recording, probe)] = _Share()
+        return share
