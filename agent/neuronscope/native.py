@@ -54,8 +54,11 @@ def new_lock() -> RLock:
     """A re-entrant lock between real threads that is free in the child of a fork.
 
     Re-entrant, because garbage collection can end a stream, and so enter our code, at any allocation.
+
+    Keep it in an object with `__slots__`: eventlet, when it patches, replaces the locks of this kind that it
+    finds in dictionaries, by ones that do not wake other threads.
     """
-    lock = RLock()  # neither library replaces this one
+    lock = RLock()
     _LOCKS.add(lock)
     return lock
 
@@ -100,6 +103,8 @@ class Thread:
 
 class Condition:
     """`threading.Condition`, of real locks.  To be entered once, not again by the thread that is in it."""
+
+    __slots__ = ("_lock", "_waiting")
 
     def __init__(self) -> None:
         self._lock = new_lock()

@@ -42,6 +42,8 @@ class Aggregator:
     all ``other``, and counted.  Non-finite values never enter.
     """
 
+    __slots__ = ("_clock", "_histograms", "_lock", "_numbers", "_observers", "_start")
+
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
         self._clock = clock
         self._lock = native.new_lock()

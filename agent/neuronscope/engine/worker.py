@@ -98,6 +98,39 @@ class Worker:
         inline: finish and export in the caller's thread instead.
     """
 
+    __slots__ = (
+        "_asleep",
+        "_batch_bytes",
+        "_bell",
+        "_count_lost",
+        "_ended",
+        "_export_lock",
+        "_exporters",
+        "_extra_added",
+        "_extra_removed",
+        "_finish",
+        "_ident",
+        "_inline",
+        "_interval_s",
+        "_last_export",
+        "_layers",
+        "_logs",
+        "_make_exporters",
+        "_max_bytes",
+        "_max_spans",
+        "_on_cpu",
+        "_producers",
+        "_queue",
+        "_requests",
+        "_resource",
+        "_room",
+        "_spans",
+        "_start_again_at",
+        "_started",
+        "_stopping",
+        "_work_lock",
+    )
+
     def __init__(
         self,
         finish: Finisher,
