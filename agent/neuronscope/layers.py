@@ -143,10 +143,11 @@ class LayerObserver:
 
     Args:
         owner: the recording whose probe this is; None for the always-on agent's.
+        only: the call for which the agent watches: another one that overlaps it runs the same modules.
         want: the fidelity asked for.
     """
 
-    __slots__ = ("_key", "_layer_id", "_model", "_owner", "_probe", "_role", "_want")
+    __slots__ = ("_key", "_layer_id", "_model", "_only", "_owner", "_probe", "_role", "_want")
 
     def __init__(
         self,
@@ -156,7 +157,9 @@ class LayerObserver:
         probe: str,
         owner: Recording | None = None,
         role: str = "output",
+        only: ModelCall | None = None,
     ) -> None:
+        self._only = only
         self._model = model
         self._layer_id = layer_id
         self._want = want
@@ -174,6 +177,8 @@ class LayerObserver:
         if self._owner is not None and (recording is None or not recording.within(self._owner)):
             return  # another scope's run of the same model
         call, trace_id, span_id = _current_call(self._model, current, self._owner)
+        if self._only is not None and call is not self._only:
+            return
         step = call.next_step(self._layer_id)
         budget = recording.budget if recording is not None else ENGINE.budget
         nbytes = snapshot.nbytes
@@ -190,7 +195,7 @@ class LayerObserver:
                 else None
             )
         except UnsupportedTensorError as error:
-            call.skip(str(error))
+            call.skip(error.reason)
             budget.spend(site, fidelity, nbytes, time.thread_time_ns() - started)
             return
         call.take(self._layer_id, summary, fidelity)
@@ -266,11 +271,17 @@ def watch_call(model: Any, span: LightSpan) -> Callable[[], None] | None:
         return None
     operation = span.call.snapshot.endpoint.operation if span.call is not None else None
     call = span.model_call = ModelCall(name, generates=operation is not Operation.EMBEDDINGS)
-    undo = [adapter.observe_layer(model, ROOT, lambda _: call.root_ends.append(time.perf_counter_ns()))]
+
+
+    def root_ended(_: TensorSnapshot) -> None:
+        if _current_call(name, None, None)[0] is call:
+            call.root_ends.append(time.perf_counter_ns())
+
+    undo = [adapter.observe_layer(model, ROOT, root_ended)]
     scope = recordings.CURRENT.get()
     if scope is None or not scope.probes(model):
         for watch in watches:
-            observer = LayerObserver(name, watch.layer_id, watch.want, "agent.blocks")
+            observer = LayerObserver(name, watch.layer_id, watch.want, "agent.blocks", only=call)
             undo.append(adapter.observe_layer(model, watch.layer_id, observer))
             call.watched[watch.layer_id] = "did not run"
 

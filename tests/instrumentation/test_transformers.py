@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import gc
 import threading
@@ -374,3 +375,30 @@ def test_a_real_language_model() -> None:
     assert span.attributes[names.INPUT_TOKENS] == inputs.input_ids.shape[1]
     assert span.attributes[names.LAYERS_OBSERVED] == 30
     assert span.attributes[names.LAYERS_RECORDS] == 150
+
+
+def test_overlapping_calls_on_one_model_keep_their_records_apart() -> None:
+    """Two threads generate on one model at once: each span has its own forwards and layer records."""
+    model = tinymodels.llama(layers=2)
+    ns.instrument("transformers")
+    barrier = threading.Barrier(2)
+
+    def generate(tokens: int) -> None:
+        barrier.wait()
+        model.generate(torch.ones((1, 4), dtype=torch.long), max_new_tokens=tokens, do_sample=False)
+
+    with ns.Scope("both") as scope:
+        threads = [
+            threading.Thread(target=contextvars.copy_context().run, args=(generate, tokens))
+            for tokens in (12, 16)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    spans = scope.artifact.llm_spans
+    assert sorted(span.span.attributes[names.MODEL_FORWARDS] for span in spans) == [12, 16]  # type: ignore[type-var]
+    for span in spans:
+        taken = span.span.attributes[names.LAYERS_RECORDS]
+        skipped = span.span.attributes[names.LAYERS_SKIPPED]
+        assert taken + skipped == 2 * span.span.attributes[names.MODEL_FORWARDS]  # type: ignore[operator]
