@@ -30,9 +30,7 @@ def collector() -> Iterator[Collector]:
 @pytest.mark.parametrize("patched", ["before we start", "after we start"])
 @pytest.mark.parametrize("library", PATCH)
 @pytest.mark.parametrize("protocol", ["http/protobuf"])
-def test_a_monkey_patched_program(
-    collector: Collector, library: str, patched: str, protocol: str
-) -> None:
+def test_a_monkey_patched_program(collector: Collector, library: str, patched: str, protocol: str) -> None:
     """Calls in greenlets are observed and exported while the program runs, by a thread that is a real one."""
     start = """
 import neuronscope as ns, fakelib
