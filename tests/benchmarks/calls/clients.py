@@ -171,16 +171,16 @@ def _counted(
     peers = {
         PEERS[peer].title: one.instructions_pct.get(call)
         for peer, one in added.items()
-        if peer != OURS and peer not in NOT_COUNTED
+        if peer != OURS and one.instructions_pct
     }
     note = "instructions added to the caller's thread by callgrind, as a share of the SDK's own"
     if call == "embeddings":
         note += "; ours looks lower than it is: the worker frees the answer, which the SDK's caller would"
     if ours is None:
-        note = f"not measured: {reason or added[OURS].problem}; {note}"
+        note = f"not measured: {reason or added[OURS].problem or 'see the log under .bench'}; {note}"
     figure = Figure(name, ours, "% of the call", at_most(1.0), peers, note=note)
     yield figure
-    if call != "embeddings":
+    if call != "embeddings" and peers:
         times = figure.peer / ours if ours and figure.peer is not None and ours > 0 else None
         yield Figure(
             best_name,
