@@ -108,6 +108,10 @@ def _address(text: str) -> str:
     return f"{host or '127.0.0.1'}:{port}"
 
 
+_PROTOCOL: Final = _choice("http/protobuf", "grpc")
+_TIMEOUT: Final = _number(0.001, 3600.0)
+
+
 def _setting(
     default: T, env: str, help_: str, parse: Callable[[str], Any], *, also: tuple[str, ...] = ()
 ) -> T:
@@ -232,7 +236,7 @@ class Settings:
         "http/protobuf",
         "OTEL_EXPORTER_OTLP_PROTOCOL",
         "http/protobuf or grpc.",
-        _choice("http/protobuf", "grpc"),
+        _PROTOCOL,
     )
     otlp_headers: tuple[tuple[str, str], ...] = _setting(
         (), "OTEL_EXPORTER_OTLP_HEADERS", "Headers sent to the collector: key=value,…", _pairs
@@ -244,13 +248,40 @@ class Settings:
         _choice("none", "gzip"),
     )
     otlp_timeout_s: float = _setting(
-        10.0, "OTEL_EXPORTER_OTLP_TIMEOUT", "Seconds one OTLP request may take.", _number(0.001, 3600.0)
+        10.0, "OTEL_EXPORTER_OTLP_TIMEOUT", "Seconds one OTLP request may take.", _TIMEOUT
     )
     otlp_certificate: str = _setting(
         "", "OTEL_EXPORTER_OTLP_CERTIFICATE", "CA bundle to verify the collector with.", _text
     )
     otlp_insecure: bool = _setting(
         False, "OTEL_EXPORTER_OTLP_INSECURE", "gRPC without TLS where the URL has no scheme.", _boolean
+    )
+    otlp_traces_protocol: OtlpProtocol | Literal[""] = _setting(
+        "", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "The same for traces alone.", _PROTOCOL
+    )
+    otlp_metrics_protocol: OtlpProtocol | Literal[""] = _setting(
+        "", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "The same for metrics alone.", _PROTOCOL
+    )
+    otlp_logs_protocol: OtlpProtocol | Literal[""] = _setting(
+        "", "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "The same for logs alone.", _PROTOCOL
+    )
+    otlp_traces_headers: tuple[tuple[str, str], ...] = _setting(
+        (), "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "Headers of traces, instead of the general ones.", _pairs
+    )
+    otlp_metrics_headers: tuple[tuple[str, str], ...] = _setting(
+        (), "OTEL_EXPORTER_OTLP_METRICS_HEADERS", "Headers of metrics, instead of the general ones.", _pairs
+    )
+    otlp_logs_headers: tuple[tuple[str, str], ...] = _setting(
+        (), "OTEL_EXPORTER_OTLP_LOGS_HEADERS", "Headers of logs, instead of the general ones.", _pairs
+    )
+    otlp_traces_timeout_s: float | None = _setting(
+        None, "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "Seconds one request of traces may take.", _TIMEOUT
+    )
+    otlp_metrics_timeout_s: float | None = _setting(
+        None, "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "Seconds one request of metrics may take.", _TIMEOUT
+    )
+    otlp_logs_timeout_s: float | None = _setting(
+        None, "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT", "Seconds one request of logs may take.", _TIMEOUT
     )
     otlp_foreign_spans: bool = _setting(
         False,

@@ -121,12 +121,12 @@ def test_nothing_configured_is_no_exporter() -> None:
 def test_headers_are_decoded_once_and_secrets_stay_out_of_messages() -> None:
     """As the environment has them; an unusable value is not repeated in the error."""
     text = {"OTEL_EXPORTER_OTLP_HEADERS": "Api-Key=s%2525cret, x=1%2C2"}
-    assert headers(Settings.load(text)) == {"api-key": "s%25cret", "x": "1,2"}
+    assert headers(TRACES, Settings.load(text)) == {"api-key": "s%25cret", "x": "1,2"}
     with pytest.raises(ConfigError, match="'k' must be printable") as error:
-        headers(Settings(otlp_headers=(("k", "hush\r\nInjected: 1"),)))
+        headers(TRACES, Settings(otlp_headers=(("k", "hush\r\nInjected: 1"),)))
     assert "hush" not in str(error.value)
     with pytest.raises(ConfigError, match="no header name"):
-        headers(Settings(otlp_headers=(("bad name", "v"),)))
+        headers(TRACES, Settings(otlp_headers=(("bad name", "v"),)))
 
 
 def test_addresses_in_logs_hold_no_credentials() -> None:

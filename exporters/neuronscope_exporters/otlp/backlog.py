@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from neuronscope_exporters.otlp.requests import MAX_BYTES, MAX_RECORDS, Payload
 from neuronscope_exporters.otlp.transport import Reply
@@ -19,7 +20,7 @@ class Limits:
 
     Attributes:
         queue_bytes: what may wait; beyond it new requests are refused and counted.
-        timeout_s: of one attempt.
+        timeout_s: of one attempt; `timeouts` are those of signals that have their own, by item.
         retry_for_s: how long one request may block those behind it; a request that crashes the
             collector must not do so for ever.
         first_backoff_s: the longest delay before the first retry; doubled with each failure.
@@ -33,6 +34,11 @@ class Limits:
     first_backoff_s: float = 0.5
     longest_backoff_s: float = 10.0
     metric_interval_s: float = 15.0
+    timeouts: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def timeout_of(self, item: str) -> float:
+        """Seconds that one attempt of this signal may take."""
+        return self.timeouts.get(item, self.timeout_s)
 
 
 class Backlog:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from neuronscope.exceptions import ConfigError
-from neuronscope.settings import Settings
+from neuronscope.settings import OtlpProtocol, Settings
 
 _DEFAULTS: Final = {"http/protobuf": "http://localhost:4318", "grpc": "http://localhost:4317"}
 _GRPC_PORT: Final = 4317
@@ -20,17 +20,39 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One of OTLP's signals: what its requests hold, and where they go."""
+    """One of OTLP's signals: what its requests hold, and where they go.
 
-    item: Literal["span", "metric_point"]
-    path: str
-    grpc_method: str
+    Attributes:
+        name: as settings and variables have it.
+        item: as losses are counted.
+    """
+
+    name: Literal["traces", "metrics", "logs"]
+    item: Literal["span", "metric_point", "log"]
+    service: str
+
+    @property
+    def path(self) -> str:
+        """Of OTLP/HTTP."""
+        return f"/v1/{self.name}"
+
+    @property
+    def grpc_method(self) -> str:
+        """The full name of the method that takes requests."""
+        return f"/opentelemetry.proto.collector.{self.service}/Export"
+
+    def variable(self, what: str) -> str:
+        """The environment variable of this signal's own endpoint, headers or protocol."""
+        return f"OTEL_EXPORTER_OTLP_{self.name}_{what}".upper()
+
+    def own(self, settings: Settings, what: str) -> Any:
+        """What the settings say of this signal alone; empty or None when they leave it to the general."""
+        return getattr(settings, f"otlp_{self.name}_{what}")
 
 
-TRACES: Final = Signal("span", "/v1/traces", "/opentelemetry.proto.collector.trace.v1.TraceService/Export")
-METRICS: Final = Signal(
-    "metric_point", "/v1/metrics", "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
-)
+TRACES: Final = Signal("traces", "span", "trace.v1.TraceService")
+METRICS: Final = Signal("metrics", "metric_point", "metrics.v1.MetricsService")
+LOGS: Final = Signal("logs", "log", "logs.v1.LogsService")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +88,37 @@ def find(signal: Signal, settings: Settings) -> Endpoint | None:
     Raises:
         ConfigError: the endpoint can't be one.
     """
-    if signal is TRACES:
-        exporters, own = settings.traces_exporter, settings.otlp_traces_endpoint
-        variable = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-    else:
-        exporters, own = settings.metrics_exporter, settings.otlp_metrics_endpoint
-        variable = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+    exporters: str = getattr(settings, f"{signal.name}_exporter")
     chosen = {name.strip().lower() for name in exporters.split(",")} - {""}
     if chosen and "otlp" not in chosen:
         return None
-    url = own
-    if not own:
-        variable = "OTEL_EXPORTER_OTLP_ENDPOINT"
-        url = settings.otlp_endpoint or (_DEFAULTS[settings.otlp_protocol] if chosen else "")
+    spoken = protocol(signal, settings)
+    own: str = signal.own(settings, "endpoint")
+    variable = signal.variable("endpoint") if own else "OTEL_EXPORTER_OTLP_ENDPOINT"
+    url = own or settings.otlp_endpoint or (_DEFAULTS[spoken] if chosen else "")
     if not url:
         return None
     try:
-        if settings.otlp_protocol == "grpc":
+        if spoken == "grpc":
             return _grpc(url, insecure=settings.otlp_insecure)
         return _http(url, signal.path if not own else "")
     except ValueError as error:
-        example = _DEFAULTS[settings.otlp_protocol]
+        example = _DEFAULTS[spoken]
         raise ConfigError(
             f"`{variable}` is no OTLP endpoint: {error}. Write {example}, for example."
         ) from None
+
+
+def protocol(signal: Signal, settings: Settings) -> OtlpProtocol:
+    """How the signal's collector is spoken to."""
+    own: OtlpProtocol | Literal[""] = signal.own(settings, "protocol")
+    return own or settings.otlp_protocol
+
+
+def timeouts(settings: Settings) -> dict[str, float]:
+    """Seconds that a request may take, of the signals that have their own limit, by item."""
+    own = {signal.item: signal.own(settings, "timeout_s") for signal in (TRACES, METRICS, LOGS)}
+    return {item: seconds for item, seconds in own.items() if seconds is not None}
 
 
 def _http(url: str, append: str) -> Endpoint:
@@ -127,18 +156,20 @@ def _userinfo(parts: SplitResult) -> str | None:
     return unquote(userinfo) if at else None
 
 
-def headers(settings: Settings) -> dict[str, str]:
+def headers(signal: Signal, settings: Settings) -> dict[str, str]:
     """The headers to send, names in lower case (gRPC takes no others).
 
     Raises:
         ConfigError: a name or value can't be sent.
     """
+    own: tuple[tuple[str, str], ...] = signal.own(settings, "headers")
+    variable = signal.variable("headers") if own else "OTEL_EXPORTER_OTLP_HEADERS"
     found: dict[str, str] = {}
-    for name, value in settings.otlp_headers:
+    for name, value in own or settings.otlp_headers:
         if not _HEADER_NAME.fullmatch(name):
-            raise ConfigError(f"`OTEL_EXPORTER_OTLP_HEADERS`: {name!r} is no header name. Write name=value.")
+            raise ConfigError(f"`{variable}`: {name!r} is no header name. Write name=value.")
         if not value.isascii() or not value.isprintable():
             # The value may be a secret: the message keeps it to itself.
-            raise ConfigError(f"`OTEL_EXPORTER_OTLP_HEADERS`: the value of {name!r} must be printable ASCII.")
+            raise ConfigError(f"`{variable}`: the value of {name!r} must be printable ASCII.")
         found[name.lower()] = value
     return found

@@ -206,7 +206,7 @@ def _trust(certificate: str) -> ssl.SSLContext:
 def accepted(response: bytes) -> Reply:
     """The reply to a request that the collector took, read from an `Export…ServiceResponse`.
 
-    Traces and metrics have the same shape: partial_success = 1 with a count = 1 and a message = 2.
+    All signals have the same shape: partial_success = 1 with a count = 1 and a message = 2.
     Bytes that are no such message (some servers answer with text) mean success: the status said so.
     """
     rejected, detail = 0, ""
