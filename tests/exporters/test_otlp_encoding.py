@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from opentelemetry._logs import LogRecord as SdkLogRecord
+from opentelemetry._logs import SeverityNumber
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk import metrics as sdk_metrics
+from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -28,6 +33,7 @@ from neuronscope.signals import names
 from neuronscope.signals.records import (
     Exemplar,
     HistogramValue,
+    LogRecord,
     MetricFamily,
     MetricPoint,
     MetricsSnapshot,
@@ -35,6 +41,7 @@ from neuronscope.signals.records import (
     SpanLink,
     SpanRecord,
 )
+from neuronscope_exporters.otlp.encode_logs import LogEncoder
 from neuronscope_exporters.otlp.encode_metrics import MetricEncoder
 from neuronscope_exporters.otlp.encode_spans import SpanEncoder
 from neuronscope_exporters.otlp.requests import Payload
@@ -483,3 +490,94 @@ def test_many_series_are_split_into_requests(lost: Losses) -> None:
 def test_no_series_no_request(lost: Losses) -> None:
     """Nothing to say, nothing sent."""
     assert not list(MetricEncoder(lost).encode(RESOURCE, MetricsSnapshot([], START, NOW)))
+
+
+# --- logs --------------------------------------------------------------------------------------------
+
+_log_values = st.recursive(
+    st.one_of(_scalars, st.none(), st.binary(max_size=20)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+_logs = st.builds(
+    LogRecord,
+    time_unix_ns=_uint64,
+    observed_unix_ns=_uint64,
+    severity=st.integers(0, 24),
+    severity_text=st.sampled_from(["", "INFO", "WARN"]),
+    body=_log_values,
+    attributes=st.dictionaries(
+        st.one_of(st.text(max_size=12), st.sampled_from("abc")), _log_values, max_size=8
+    ),
+    trace_id=st.one_of(st.just(0), _trace_ids),
+    span_id=st.one_of(st.just(0), _uint64),
+    trace_flags=st.sampled_from([0, 1]),
+    event_name=st.sampled_from(["", "gen_ai.client.inference.operation.details"]),
+    library=st.sampled_from(["neuronscope.openai", "app.db", ""]),
+    library_version=st.sampled_from(["", "2.1"]),
+    dropped_attributes=_uint32,
+)
+_shared_log_encoder = LogEncoder(lambda _reason, _count: pytest.fail("a log was lost"), pause=lambda: None)
+
+
+def _their_logs(logs: Sequence[LogRecord], resource: dict[str, Any]) -> ExportLogsServiceRequest:
+    sdk_resource = Resource(resource)
+
+    def theirs(log: LogRecord) -> ReadableLogRecord:
+        their = SdkLogRecord(
+            timestamp=log.time_unix_ns,
+            observed_timestamp=log.observed_unix_ns,
+            severity_text=log.severity_text,
+            severity_number=SeverityNumber(log.severity),
+            body=log.body,
+            attributes=dict(log.attributes),
+            event_name=log.event_name,
+        )
+        their.trace_id, their.span_id = log.trace_id, log.span_id
+        their.trace_flags = TraceFlags(log.trace_flags)
+        version = log.library_version or (__version__ if log.library.startswith("neuronscope") else "")
+        scope = InstrumentationScope(log.library, version)
+        readable = TheirLog(their, sdk_resource, scope)
+        readable.drops = log.dropped_attributes
+        return readable
+
+    return encode_logs([theirs(log) for log in logs])
+
+
+class TheirLog(ReadableLogRecord):
+    drops: int = 0
+
+    @property
+    def dropped_attributes(self) -> int:
+        return self.drops
+
+
+@settings(max_examples=100, deadline=None, database=None, derandomize=True)
+@given(
+    logs=st.lists(_logs, min_size=1, max_size=5),
+    resource=st.dictionaries(st.text(min_size=1, max_size=10), _scalars, max_size=4),
+)
+def test_logs_equal_the_sdks_encoder_on_every_shape(logs: list[LogRecord], resource: dict[str, Any]) -> None:
+    """Structured bodies and attributes, with and without a span; one encoder for all examples."""
+    (payload,) = _shared_log_encoder.encode(resource, logs)
+    assert payload.count == len(logs)
+    ours = ExportLogsServiceRequest.FromString(payload.body).SerializeToString(deterministic=True)
+    assert ours == _their_logs(logs, resource).SerializeToString(deterministic=True)
+
+
+def test_a_log_without_form_is_lost_alone(lost: Losses) -> None:
+    """A body of no known type, or a time that is none; an attribute costs only itself."""
+    logs: list[Any] = [
+        LogRecord(1, 1, body="a"),
+        LogRecord(1, 1, body=cast(Any, object())),
+        LogRecord(-1, 1),
+        LogRecord(1, 1, attributes={"a": cast(Any, object()), "b": 1}, dropped_attributes=1),
+    ]
+    (payload,) = LogEncoder(lost).encode(RESOURCE, logs)
+    (scope,) = ExportLogsServiceRequest.FromString(payload.body).resource_logs[0].scope_logs
+    assert [record.body.string_value for record in scope.log_records] == ["a", ""]
+    assert [pair.key for pair in scope.log_records[1].attributes] == ["b"]
+    assert scope.log_records[1].dropped_attributes_count == 2
+    assert lost == [("unencodable", 1)] * 2

@@ -12,7 +12,8 @@ from neuronscope.exporters import ExporterContext
 from neuronscope.settings import Settings
 from neuronscope.signals.records import MetricsSnapshot
 from neuronscope_exporters.otlp import create
-from neuronscope_exporters.otlp.endpoints import METRICS, TRACES, Signal, find, headers
+from neuronscope_exporters.otlp.endpoints import LOGS, METRICS, TRACES, Signal, find, headers, protocol
+from neuronscope_exporters.otlp.exporter import limits_from
 
 
 def context(settings: Settings) -> ExporterContext:
@@ -111,6 +112,40 @@ def test_an_endpoint_that_is_none_is_refused_at_set_up(protocol: Any, endpoint: 
     settings = Settings(otlp_endpoint=endpoint, otlp_protocol=protocol)
     with pytest.raises(ConfigError, match=r"`OTEL_EXPORTER_OTLP_ENDPOINT` .* Write http://localhost:431"):
         create(context(settings))
+
+
+@pytest.mark.parametrize(
+    ("environ", "logs"),
+    [
+        ({}, None),
+        ({"EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, "http://c:4318/v1/logs"),
+        ({"EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/v1/traces"}, None),
+        ({"EXPORTER_OTLP_LOGS_ENDPOINT": "http://l:1/here"}, "http://l:1/here"),
+        ({"LOGS_EXPORTER": "otlp"}, "http://localhost:4318/v1/logs"),
+        ({"LOGS_EXPORTER": "none", "EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, None),
+        ({"EXPORTER_OTLP_ENDPOINT": "http://c:4317", "EXPORTER_OTLP_LOGS_PROTOCOL": "grpc"}, "http://c:4317"),
+    ],
+)
+def test_logs_go_by_the_same_rules(environ: dict[str, str], logs: str | None) -> None:
+    """The general endpoint serves them, too; they have variables of their own."""
+    assert where(LOGS, **environ) == logs
+
+
+def test_a_signals_own_variables_come_before_the_general_ones() -> None:
+    """Protocol, headers and timeout; the others keep the general."""
+    settings = Settings.load({
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc",
+        "OTEL_EXPORTER_OTLP_HEADERS": "a=1", "OTEL_EXPORTER_OTLP_LOGS_HEADERS": "b=2",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "7", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "3",
+    })  # fmt: skip
+    assert [protocol(signal, settings) for signal in (TRACES, METRICS, LOGS)] == [
+        "http/protobuf", "grpc", "http/protobuf"
+    ]  # fmt: skip
+    assert [headers(signal, settings) for signal in (TRACES, LOGS)] == [{"a": "1"}, {"b": "2"}]
+    limits = limits_from(settings)
+    assert [limits.timeout_of(signal.item) for signal in (TRACES, METRICS, LOGS)] == [3, 7, 7]
+    with pytest.raises(ConfigError, match=r"`OTEL_EXPORTER_OTLP_LOGS_HEADERS`: 'b d' is no header name"):
+        headers(LOGS, Settings(otlp_logs_headers=(("b d", "v"),)))
 
 
 def test_nothing_configured_is_no_exporter() -> None:

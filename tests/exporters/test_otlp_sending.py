@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import context as otel_context
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.trace import SpanKind
 
@@ -21,6 +22,7 @@ from neuronscope.signals import names
 from neuronscope.signals.records import (
     Batch,
     LayerRecord,
+    LogRecord,
     MetricFamily,
     MetricPoint,
     MetricsSnapshot,
@@ -99,6 +101,7 @@ class Bench:
         self,
         spans: Scripted | None = None,
         metrics: Scripted | None = None,
+        logs: Scripted | None = None,
         limits: Limits = SWIFT,
         **settings: Any,
     ) -> OtlpExporter:
@@ -115,7 +118,7 @@ class Bench:
             count_lost=lose,
             count_exported=count,
         )
-        self.exporters.append(OtlpExporter(context, spans=spans, metrics=metrics, limits=limits))
+        self.exporters.append(OtlpExporter(context, spans=spans, metrics=metrics, logs=logs, limits=limits))
         return self.exporters[-1]
 
 
@@ -133,6 +136,10 @@ def span(name: str = "chat", **changes: Any) -> SpanRecord:
 
 def batch(*spans: SpanRecord) -> Batch:
     return Batch({"service.name": "svc"}, spans or (span(),))
+
+
+def log_batch(count: int = 1) -> Batch:
+    return Batch({"service.name": "svc"}, logs=[LogRecord(1, 2, body="hello")] * count)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -369,3 +376,84 @@ def test_a_dripping_collector_is_cut_off(bench: Bench) -> None:
     time.sleep(1.1)
     exporter.export(batch())
     until(lambda: bench.exported["span"] == 2)
+
+
+def test_logs_and_spans_keep_apart(bench: Bench) -> None:
+    """Each to its own place and counted as what it is; without a place they are nobody's loss."""
+    spans, logs = Scripted(), Scripted(REFUSED, DELIVERED)
+    exporter = bench.exporter(spans, logs=logs)
+    exporter.export(Batch({}, [span()], logs=log_batch(3).logs))
+    assert not exporter.flush(10)
+    exporter.export(log_batch(2))
+    assert exporter.flush(10)
+    assert bench.exported == {"span": 1, "log": 2}
+    assert bench.lost == {("log", "http_400"): 3}
+    assert (
+        len(ExportLogsServiceRequest.FromString(logs.bodies[1]).resource_logs[0].scope_logs[0].log_records)
+        == 2
+    )
+    without = bench.exporter(Scripted())
+    without.export(log_batch())
+    assert without.flush(10)
+    assert sum(bench.lost.values()) == 3
+
+
+def test_a_busy_lane_does_not_hold_the_other(bench: Bench) -> None:
+    """Logs that nobody takes are tried again and again; spans pass them by, and the other way round."""
+    spans, logs = Scripted(), Scripted(BUSY)
+    exporter = bench.exporter(spans, logs=logs, limits=Limits(first_backoff_s=0.001, longest_backoff_s=0.001))
+    exporter.export(log_batch())
+    until(lambda: len(logs.bodies) > 5)
+    exporter.export(batch())
+    until(lambda: bench.exported["span"] == 1)
+    logs.replies = [DELIVERED]
+    assert exporter.flush(10)
+    assert bench.exported == {"span": 1, "log": 1}
+    assert not bench.lost
+
+
+def test_lanes_that_are_both_full_take_turns(bench: Bench) -> None:
+    """Neither starves: what waits longer goes first."""
+    order: list[str] = []
+
+    class Ordered(Scripted):
+        def __init__(self, name: str) -> None:
+            super().__init__(None, DELIVERED)
+            self.name = name
+
+        def send(self, body: bytes, timeout_s: float) -> Reply:
+            order.append(self.name)
+            return super().send(body, timeout_s)
+
+    spans, logs = Ordered("spans"), Ordered("logs")
+    exporter = bench.exporter(spans, logs=logs)
+    exporter.export(batch())
+    assert spans.sending.wait(10)
+    for _ in range(4):
+        exporter.export(
+            Batch(
+                {}, [span(attributes={"text": "x" * (2 << 20)})], logs=[LogRecord(1, 1, body="y" * (2 << 20))]
+            )
+        )
+    logs.replies = [DELIVERED]
+    spans.abort()
+    assert exporter.flush(10)
+    assert order.index("logs") <= 2
+    assert "spanslogsspanslogs" in "".join(order)
+
+
+def test_each_signal_has_its_own_time_limit(bench: Bench) -> None:
+    """A slow log store may take longer than the traces may."""
+    spans, logs = Scripted(), Scripted()
+    exporter = bench.exporter(spans, logs=logs, limits=Limits(timeout_s=7, timeouts={"log": 3}))
+    exporter.export(Batch({}, [span()], logs=log_batch().logs))
+    assert exporter.flush(10)
+    assert (spans.timeouts, logs.timeouts) == ([7], [3])
+
+
+def test_shutdown_counts_what_is_left_of_every_signal(bench: Bench) -> None:
+    """Nobody answers: spans and logs are lost under their own names."""
+    exporter = bench.exporter(Scripted(None), logs=Scripted(None))
+    exporter.export(Batch({}, [span()] * 2, logs=log_batch(3).logs))
+    exporter.shutdown(0.3)
+    assert bench.lost == {("span", "shutdown"): 2, ("log", "shutdown"): 3}
