@@ -272,7 +272,6 @@ def watch_call(model: Any, span: LightSpan) -> Callable[[], None] | None:
     operation = span.call.snapshot.endpoint.operation if span.call is not None else None
     call = span.model_call = ModelCall(name, generates=operation is not Operation.EMBEDDINGS)
 
-
     def root_ended(_: TensorSnapshot) -> None:
         if _current_call(name, None, None)[0] is call:
             call.root_ends.append(time.perf_counter_ns())

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.propagate import extract, inject
+from opentelemetry.propagate import extract
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
@@ -26,7 +26,7 @@ from neuronscope.engine.finish import light_record, read_attributes, record_metr
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Call, Invocation, changed_arguments
 from neuronscope.engine.metrics import Aggregator
-from neuronscope.engine.propagation import receives_context
+from neuronscope.engine.propagation import receives_context, trace_headers
 from neuronscope.engine.provider import Pipeline
 from neuronscope.engine.span import LightSpan
 from neuronscope.engine.worker import Worker
@@ -40,6 +40,7 @@ from neuronscope.signals.records import LayerRecord, SpanRecord
 SUPPRESS_ALL: Final = "suppress_instrumentation"  # OpenTelemetry's context keys
 SUPPRESS_LLM: Final = "suppress_language_model_instrumentation"
 OURS: Final = "neuronscope-span"  # context key: our span behind a foreign one
+UNTIMED_NS: Final = 1_000  # of a call's own cost: the wrapper's frames and the hand-over to the worker
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
 FORK_PAUSE_S: Final = 0.1
@@ -207,8 +208,8 @@ class Engine:
             )
 
     def _on_worker_cpu(self, nanoseconds: int) -> None:
-        if self.settings.deferred:  # else the caller's thread has been timed, with what it did here
-            self._ledger.settle(nanoseconds)
+        # Inline, the caller's thread has been timed already, with what it did here.
+        self._ledger.settle(nanoseconds if self.settings.deferred else 0)
         self.metrics.add(names.WORKER_CPU, nanoseconds / 1e9)
 
     # --- hot path ---------------------------------------------------------------------------------------
@@ -217,6 +218,7 @@ class Engine:
         method: WrappedMethod,
         library: str,
         name: str,
+        site: str,
         instance: Any,
         parameters: tuple[str, ...],
         args: tuple[Any, ...],
@@ -248,22 +250,40 @@ class Engine:
         if method.inject_headers is not None and receives_context(
             snapshot.peer.address, self.settings.propagate_to
         ):
-            headers: dict[str, str] = {}
-            inject(headers, context)
-            if headers:
-                method.inject_headers(instance, arguments, headers)
+            changed = GUARD.call(
+                site, self._inject, method.inject_headers, instance, arguments, span, context
+            )
+            if changed:
                 args, kwargs = changed_arguments(parameters, args, kwargs, arguments)
         watch = None
         if method.model is not None and self.watch_model is not None:
-            watch = self.watch_model(method.model(instance, arguments), span)
+            watch = GUARD.call(site, self._watch, method.model, instance, arguments, span)
         invocation.enter(context, watch)
-        spent = time.perf_counter_ns() - started
-        if span.recording is None:
-            self.budget.enter(library, spent)
-        else:  # the scope pays
-            self.budget.enter()
-            span.recording.budget.charge(library, spent)
+        self.budget.enter()
+        span.hot_ns = time.perf_counter_ns() - started
         return invocation, args, kwargs
+
+    def _watch(
+        self,
+        model_of: Callable[[Any, Mapping[str, Any]], Any],
+        instance: Any,
+        arguments: Mapping[str, Any],
+        span: LightSpan,
+    ) -> Callable[[], None] | None:
+        return self.watch_model(model_of(instance, arguments), span) if self.watch_model is not None else None
+
+    @staticmethod
+    def _inject(
+        into: Callable[[Any, dict[str, Any], Mapping[str, str]], None],
+        instance: Any,
+        arguments: dict[str, Any],
+        span: LightSpan,
+        context: otel_context.Context,
+    ) -> bool:
+        headers = trace_headers(span.get_span_context(), context)
+        if headers:
+            into(instance, arguments, headers)
+        return bool(headers)
 
     def open_span(
         self,
@@ -372,17 +392,13 @@ class Engine:
             return  # the parent process ends it, and has it
         if span.foreign is not None:
             GUARD.call("foreign.finish", self._finish_foreign, span)
+        self.budget.leave()
+        span.hot_ns += time.perf_counter_ns() - started + UNTIMED_NS
         worker = self._worker
         if worker is not None:
             worker.put(span)
         else:
             self.count_lost("span", "stopped", 1)
-        spent = time.perf_counter_ns() - started
-        if span.recording is None:
-            self.budget.leave(span.library, spent)
-        else:
-            self.budget.leave()
-            span.recording.budget.charge(span.library, spent)
 
     def _finish_foreign(self, span: LightSpan) -> None:
         """The service's own pipeline gets its span now: filled, and ended in order."""
@@ -421,11 +437,12 @@ class Engine:
             recording, call = item.recording, item.call
             # A context that outlives the call (a task, a pool's thread) holds the span, not the payload.
             item.call = None
+            hot_ns = item.hot_ns
         else:
             span, recording = item
-            record, call = sdk_record(span, self._policy), None
+            record, call, hot_ns = sdk_record(span, self._policy), None, 0
         record_metrics(record, call, self.metrics)
-        self._ledger.span(recording, record.library)
+        self._ledger.span(recording, record.library, hot_ns)
         if recording is not None:
             recording.add_span(record)
         return record

@@ -189,8 +189,8 @@ def _scalars(facts: Request | Response, table: Sequence[tuple[str, str]]) -> Pai
 
 def span_name(operation: Operation, target: str | None, method: str) -> str:
     """The span's name by the semantic conventions; a store call is named by its own method."""
-    first = method if operation is Operation.STORE else operation.value
-    return f"{first} {target}" if target else first
+    first = method if operation is Operation.STORE else operation
+    return f"{first} {target}" if target else str(first)
 
 
 def is_retrieval(attributes: Mapping[str, Any]) -> bool:

@@ -50,6 +50,14 @@ class Guard:
             self.fault(site, error)
             return default
 
+    def always(self, site: str, function: Callable[..., R], *args: object) -> R | None:
+        """Like `call`, for what must happen though its site was switched off meanwhile: the end of a call."""
+        try:
+            return function(*args)
+        except Exception as error:
+            self.fault(site, error)
+            return None
+
     def contain(self, site: str, function: Callable[..., R], *args: object, default: D = None) -> R | D:  # type: ignore[assignment]
         """Like `call`, for the worker's work: nothing that it raises gets out, and it is always tried again.
 

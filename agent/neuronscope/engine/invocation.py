@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from opentelemetry import context as otel_context
 
 from neuronscope.engine import bodies, facts
+from neuronscope.engine.context import take_out
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.streams import ObservedAsyncIterator, ObservedIterator, StreamState
 from neuronscope.instrumentation import ErrorFacts, Snapshot, Stream, WrappedMethod
@@ -83,14 +84,19 @@ class Invocation:
         """Give the caller's context back.
 
         A coroutine may be closed in another context than it began in; there is then nothing to give
-        back, and trying would log an error.
+        back, and trying would log an error.  And what the call left current on top of our span (baggage,
+        say) stays, without our span.
         """
         token, self._token = self._token, None
-        if token is not None and otel_context.get_current() is self._context:
-            otel_context.detach(token)
+        if token is not None:
+            current = otel_context.get_current()
+            if current is self._context:
+                otel_context.detach(token)
+            else:
+                take_out(self.span, current, token)
         watch, self._watch = self._watch, None
         if watch is not None:
-            watch()
+            GUARD.call(self.site, watch)
 
     def succeed(self, result: Any) -> None:
         """The call returned: end the span now, or when the stream or raw response has been read."""
@@ -117,7 +123,8 @@ class Invocation:
     def fail(self, error: BaseException) -> None:
         """The call raised: keep type and status, never the exception or its traceback."""
         self.leave()
-        self.call.error = error_facts(error, self.call.snapshot)
+        told = GUARD.always(self.site, error_facts, error, self.call.snapshot)
+        self.call.error = told if told is not None else ErrorFacts(type_name(error))
         self._engine.finish(self.span)
 
     def finish_later(self, result: Any) -> None:

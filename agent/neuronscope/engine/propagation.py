@@ -9,9 +9,15 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
+from opentelemetry import baggage
 from opentelemetry import context as otel_context
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.propagate import get_global_textmap, inject
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace import SpanContext
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 # Releases of OpenTelemetry's instrumentations look for the plain words, or for keys that the API makes
 # unique; the SDK sets only the latter while it exports.
@@ -26,6 +32,35 @@ SUPPRESSING: Final = tuple(
 def suppressed(context: otel_context.Context) -> otel_context.Context:
     """The context, except that nobody observes what happens in it: our own work, and what it calls."""
     return otel_context.Context({**context, **dict.fromkeys(SUPPRESSING, True)})
+
+
+def trace_headers(identity: SpanContext, context: otel_context.Context) -> dict[str, str]:
+    """The headers by which a server joins the trace of the span that `context` makes current.
+
+    OpenTelemetry's default propagators are not asked when there is no baggage: they would write the same
+    `traceparent` (and `tracestate`), at several times the cost.
+    """
+    headers: dict[str, str] = {}
+    if _propagates_by_default() and not baggage.get_all(context):
+        if identity.is_valid:
+            trace_id, span_id, flags = identity.trace_id, identity.span_id, identity.trace_flags
+            headers["traceparent"] = f"00-{trace_id:032x}-{span_id:016x}-{flags:02x}"
+            if identity.trace_state:
+                headers["tracestate"] = identity.trace_state.to_header()
+        return headers
+    inject(headers, context)
+    return headers
+
+
+def _propagates_by_default() -> bool:
+    return _is_default(get_global_textmap())
+
+
+@lru_cache(maxsize=4)
+def _is_default(propagator: TextMapPropagator) -> bool:
+    parts: object = getattr(propagator, "_propagators", None)
+    kinds = {type(part) for part in cast("list[object]", parts)} if isinstance(parts, list) else set[type]()
+    return kinds == {TraceContextTextMapPropagator, W3CBaggagePropagator}
 
 
 def receives_context(host: str | None, allowed: Sequence[str]) -> bool:

@@ -43,6 +43,7 @@ class LightSpan(trace.Span):
     recording: Recording | None = None
     foreign: trace.Span | None = None
     masked: dict[str, Any] | None = None
+    hot_ns = 0  # what observing the call took of the caller's thread
     dropped_attributes = 0
     dropped_events = 0
     _status: Status | None = None

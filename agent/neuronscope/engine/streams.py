@@ -149,6 +149,9 @@ class ObservedIterator:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return iter, (self._inner,)  # copies and pickles are of the stream, and are not observed
+
 
 class ObservedAsyncIterator:
     """The asynchronous twin of `ObservedIterator`."""
@@ -188,3 +191,6 @@ class ObservedAsyncIterator:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return aiter, (self._inner,)

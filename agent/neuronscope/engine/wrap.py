@@ -7,7 +7,6 @@ arguments and its result or exception goes back unchanged.
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import inspect
 import weakref
@@ -16,6 +15,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from neuronscope.engine import ENGINE
+from neuronscope.engine.context import propagate
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.imports import after_import
 from neuronscope.instrumentation import ClientIntegration, HandOff, WrappedMethod
@@ -39,7 +39,7 @@ class Installation:
         self.active = True
         self.installed: set[str] = set()
         self.missing: set[str] = set()
-        self._objects: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._objects: dict[int, weakref.ref[Any]] = {}  # by identity: clients may be equal, or not hash
         self._undo: list[Undo] = []
 
     def install(self) -> None:
@@ -56,14 +56,16 @@ class Installation:
 
     def include(self, obj: Any) -> None:
         """Observe this object."""
-        self._objects.add(obj)
+        key = id(obj)
+        self._objects[key] = weakref.ref(obj, lambda _: self._objects.pop(key, None))
 
     def covers(self, instance: Any) -> bool:
         """Is a call on `instance` to be observed?"""
         return ENGINE.active and self.active and (self.everything or self._included(instance))
 
     def _included(self, instance: Any) -> bool:
-        return any(instance is obj for obj in self._objects)
+        found = self._objects.get(id(instance))
+        return found is not None and found() is instance
 
     def _by_module(self) -> dict[str, list[Callable[[ModuleType], None]]]:
         work: dict[str, list[Callable[[ModuleType], None]]] = {}
@@ -141,7 +143,7 @@ def wrapper_for(
         instance, rest = (args[0], args[1:]) if is_method else (None, args)
         if not installation.covers(instance):
             return None
-        return begin(method, library, name, instance, parameters, rest, kwargs)
+        return begin(method, library, name, site, instance, parameters, rest, kwargs)
 
     if inspect.iscoroutinefunction(original):
 
@@ -154,9 +156,9 @@ def wrapper_for(
             try:
                 result = await original(*args[:is_method], *call_args, **call_kwargs)
             except BaseException as error:
-                GUARD.call(site, invocation.fail, error)
+                GUARD.always(site, invocation.fail, error)
                 raise
-            GUARD.call(site, invocation.succeed, result)
+            GUARD.always(site, invocation.succeed, result)
             return result
 
         return async_wrapper
@@ -170,9 +172,9 @@ def wrapper_for(
         try:
             result = original(*args[:is_method], *call_args, **call_kwargs)
         except BaseException as error:
-            GUARD.call(site, invocation.fail, error)
+            GUARD.always(site, invocation.fail, error)
             raise
-        GUARD.call(site, invocation.succeed, result)
+        GUARD.always(site, invocation.succeed, result)
         return result
 
     return wrapper
@@ -188,12 +190,11 @@ def _carrier(
     def with_context(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not (ENGINE.active and installation.active):
             return None
-        context = contextvars.copy_context()
+        if len(args) > index:  # first: a keyword of the same name may be meant for the callable
+            return (*args[:index], propagate(args[index]), *args[index + 1 :]), kwargs
         if handoff.parameter in kwargs:
-            function = kwargs[handoff.parameter]
-            return args, {**kwargs, handoff.parameter: functools.partial(context.run, function)}
-        function = args[index]
-        return (*args[:index], functools.partial(context.run, function), *args[index + 1 :]), kwargs
+            return args, {**kwargs, handoff.parameter: propagate(kwargs[handoff.parameter])}
+        return None  # the original will complain
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

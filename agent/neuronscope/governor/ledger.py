@@ -19,9 +19,10 @@ WORKER: Final = "worker"
 class _Share:
     """One client's part of a round."""
 
-    __slots__ = ("nbytes", "records", "weight")
+    __slots__ = ("hot_ns", "nbytes", "records", "weight")
 
     def __init__(self) -> None:
+        self.hot_ns = 0
         self.weight = 0.0
         self.records = 0
         self.nbytes = 0
@@ -45,10 +46,12 @@ class Ledger:
         self._shares: dict[tuple[Recording | None, str], _Share] = {}
         self._before: dict[tuple[Recording | None, str], float] = {}
 
-    def span(self, recording: Recording | None, probe: str) -> None:
-        """A span is being finished for this client."""
+    def span(self, recording: Recording | None, probe: str, hot_ns: int = 0) -> None:
+        """A span is being finished for this client; `hot_ns` went into it in a thread of the service."""
         with self._lock:
-            self._share(recording, probe).weight += 1.0
+            share = self._share(recording, probe)
+            share.weight += 1.0
+            share.hot_ns += hot_ns
 
     def layer(self, recording: Recording | None, probe: str, nbytes: int) -> None:
         """A layer record with a tensor of `nbytes` (0 for a summary) has been queued for this client."""
@@ -68,7 +71,10 @@ class Ledger:
             whole = sum(share.weight for share in shares.values())
             for (recording, probe), share in shares.items():
                 part = spent_ns * share.weight / whole
-                self._of(recording).charge_worker(probe, part, share.records, share.nbytes)
+                budget = self._of(recording)
+                budget.charge_worker(probe, part, share.records, share.nbytes)
+                if share.hot_ns:
+                    budget.charge(probe, share.hot_ns)
             return
         whole = sum(before.values())
         for (recording, probe), weight in before.items():
