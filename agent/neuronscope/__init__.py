@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from neuronscope import hooks, probes, testing
     from neuronscope.artifact import Artifact, load
     from neuronscope.dataset import Dataset
+    from neuronscope.engine.context import propagate
     from neuronscope.exceptions import (
         AdapterNotFoundError,
         ConfigError,
@@ -62,6 +63,7 @@ _NAMES = {
     "Platform": "platform",
     "flush": "platform",
     "instrument": "platform",
+    "propagate": "engine.context",
     "uninstrument": "platform",
     "Scope": "scope",
     "Settings": "settings",
@@ -114,6 +116,7 @@ __all__ = [
     "instrument",
     "load",
     "probes",
+    "propagate",
     "registry",
     "testing",
     "uninstrument",

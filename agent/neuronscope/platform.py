@@ -12,13 +12,14 @@ from typing import Any
 from neuronscope import native
 from neuronscope.engine import ENGINE
 from neuronscope.engine.content import Redactor
+from neuronscope.engine.context import EXECUTORS
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.imports import after_import
 from neuronscope.engine.wrap import Installation
 from neuronscope.exceptions import AdapterNotFoundError
 from neuronscope.exporters import Exporter, ExporterContext
 from neuronscope.exporters.registry import make_exporters
-from neuronscope.instrumentation import registry
+from neuronscope.instrumentation import ClientIntegration, registry
 from neuronscope.settings import OverheadAction, Settings
 
 _lock = native.new_lock()
@@ -110,6 +111,8 @@ def instrument(*names: str) -> None:
         AdapterNotFoundError: no adapter has that name.
     """
     settings = current().settings
+    if settings.propagate_threads:
+        _install(EXECUTORS)
     if not names:
         names = settings.instrument
     if "all" not in names:
@@ -138,10 +141,14 @@ def uninstrument(*names: str) -> None:
 def installation(name: str) -> Installation:
     """The installation of an adapter, made when first asked for."""
     with _lock:
-        installed = _installations.get(name)
+        return _installations.get(name) or _install(registry.client(name))
+
+
+def _install(integration: ClientIntegration) -> Installation:
+    with _lock:
+        installed = _installations.get(integration.name)
         if installed is None:
-            installed = Installation(registry.client(name))
-            _installations[name] = installed
+            installed = _installations[integration.name] = Installation(integration)
             installed.install()
         return installed
 

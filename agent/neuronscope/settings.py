@@ -186,6 +186,12 @@ class Settings:
         "Hosts that receive `traceparent`: names, `loopback`, `private`, `all`, or `none`.",
         _names,
     )
+    propagate_threads: bool = _setting(
+        False,
+        "NEURONSCOPE_PROPAGATE_THREADS",
+        "Give functions that run in a thread pool the context in which they were submitted.",
+        _boolean,
+    )
     deferred: bool = _setting(
         True, "NEURONSCOPE_DEFERRED", "false finishes every span in the caller's thread.", _boolean
     )

@@ -58,5 +58,7 @@ def take_out(
     here = trace.get_current_span(current)
     if here is span or (span.foreign is not None and here is span.foreign):
         before = token.old_value
-        outer = trace.get_current_span(before) if isinstance(before, otel_context.Context) else trace.INVALID_SPAN
+        outer = (
+            trace.get_current_span(before) if isinstance(before, otel_context.Context) else trace.INVALID_SPAN
+        )
         otel_context.attach(trace.set_span_in_context(outer, current))
