@@ -10,9 +10,10 @@ import msgspec
 from msgspec.structs import replace
 
 from neuronscope.instrumentation import Message, Response
-from neuronscope_instrumentation.openai.fields import count, document, items, text
-from neuronscope_instrumentation.openai.fields import field as read
-from neuronscope_instrumentation.openai.messages import Part, finish_reason_name, reasoning, tool_call
+from neuronscope_instrumentation.common.fields import count, document, items, text
+from neuronscope_instrumentation.common.fields import field as read
+from neuronscope_instrumentation.common.parts import Part, tool_call
+from neuronscope_instrumentation.openai.messages import finish_reason_name, reasoning
 from neuronscope_instrumentation.openai.responses import head, usage
 
 

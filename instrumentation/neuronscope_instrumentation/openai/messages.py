@@ -1,25 +1,16 @@
-"""Messages in OpenTelemetry's schema.  Only called when content may be recorded.
-
-Binary parts become their size and SHA-256: megabytes of base64 help nobody in a trace.
-"""
+"""Messages in OpenTelemetry's schema.  Only called when content may be recorded."""
 
 from __future__ import annotations
 
-import binascii
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
-
 from neuronscope.instrumentation import Message
-from neuronscope_instrumentation.openai.fields import field, items, text
+from neuronscope_instrumentation.common.fields import field, items, text
+from neuronscope_instrumentation.common.parts import Part, address, blob, tool_call, without_none
 
-Part = Mapping[str, Any]
 _ROLES: Final = {"developer": "system", "function": "tool"}
 _FINISH: Final = {"tool_calls": "tool_call", "function_call": "tool_call"}
-# Characters of base64 decoded in one go: between two slices other threads can run.
-_SLICE: Final = 1 << 20
 
 
 def read_message(message: Any, finish_reason: str | None = None) -> Message:
@@ -32,12 +23,6 @@ def read_message(message: Any, finish_reason: str | None = None) -> Message:
 def finish_reason_name(reason: str | None) -> str | None:
     """A finish reason in the words of the message schema."""
     return None if reason is None else _FINISH.get(reason, reason)
-
-
-def tool_call(identifier: str | None, name: str | None, arguments: str | None) -> Part:
-    """A tool call; arguments that are JSON become what they say."""
-    call = {"type": "tool_call", "id": identifier, "name": name, "arguments": _arguments(arguments)}
-    return {key: value for key, value in call.items() if value is not None}
 
 
 def reasoning(message: Any) -> str | None:
@@ -78,16 +63,14 @@ def _part(part: Any) -> Part:
     if kind in ("text", "refusal"):
         return {"type": kind, "content": text(value) or ""}
     if kind == "image_url":
-        return _address("image", text(field(value, "url")) or "")
+        return address("image", text(field(value, "url")) or "")
     if kind == "input_audio":
-        return _blob(
-            "audio", f"audio/{text(field(value, 'format')) or '*'}", text(field(value, "data")) or ""
-        )
+        return blob("audio", f"audio/{text(field(value, 'format')) or '*'}", text(field(value, "data")) or "")
     if kind == "file":
         identifier = text(field(value, "file_id"))
         if identifier is not None:
             return {"type": "file", "modality": "document", "file_id": identifier}
-        return _address("document", text(field(value, "file_data")) or "")
+        return address("document", text(field(value, "file_data")) or "")
     return {"type": kind}
 
 
@@ -95,7 +78,7 @@ def _tool_result(message: Any) -> Iterator[Part]:
     content = field(message, "content")
     response: Any = content if isinstance(content, str) else list(_content(content))
     answer = {"type": "tool_call_response", "id": text(field(message, "tool_call_id")), "response": response}
-    yield {key: value for key, value in answer.items() if value is not None}
+    yield without_none(answer)
 
 
 def _tool_call(call: Any) -> Part:
@@ -105,47 +88,11 @@ def _tool_call(call: Any) -> Part:
     return tool_call(text(field(call, "id")), text(name), text(arguments))
 
 
-def _arguments(arguments: str | None) -> Any:
-    if not arguments:
-        return None
-    try:
-        return msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        return arguments  # a custom tool's input, or a call that was cut off
-
-
 def _audio_answer(audio: Any) -> Iterator[Part]:
     transcript, data = text(field(audio, "transcript")), text(field(audio, "data"))
     if transcript is not None:
         yield {"type": "text", "content": transcript}
     if data is not None:
-        yield _blob("audio", "audio/*", data)
+        yield blob("audio", "audio/*", data)
     elif (identifier := text(field(audio, "id"))) is not None:
         yield {"type": "file", "modality": "audio", "file_id": identifier}
-
-
-def _address(modality: str, address: str) -> Part:
-    """A web address as it is; a `data:` address by what is in it."""
-    if not address.startswith("data:"):
-        return {"type": "uri", "modality": modality, "uri": address}
-    header, _, data = address.partition(",")
-    return _blob(modality, header[len("data:") :].partition(";")[0], data)
-
-
-def _blob(modality: str, mime_type: str, base64_text: str) -> Part:
-    size, digest = _measure(base64_text)
-    return {"type": "blob", "modality": modality, "mime_type": mime_type, "size": size, "sha256": digest}
-
-
-def _measure(base64_text: str) -> tuple[int, str]:
-    """Size and SHA-256 of what base64 text stands for; of the text itself if it is not base64."""
-    digest, size = hashlib.sha256(), 0
-    try:
-        for start in range(0, len(base64_text), _SLICE):
-            data = binascii.a2b_base64(base64_text[start : start + _SLICE])
-            digest.update(data)
-            size += len(data)
-    except ValueError:  # not base64, or not ASCII
-        raw = base64_text.encode("utf-8", "replace")
-        return len(raw), hashlib.sha256(raw).hexdigest()
-    return size, digest.hexdigest()

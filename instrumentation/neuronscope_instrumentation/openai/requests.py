@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 from neuronscope.instrumentation import Endpoint, Operation, Request, Snapshot
+from neuronscope_instrumentation.common.fields import count, field, items, mapping, number, text
 from neuronscope_instrumentation.openai.chunks import fold_chat_chunk, has_content
-from neuronscope_instrumentation.openai.fields import count, field, items, mapping, number, text
 from neuronscope_instrumentation.openai.messages import read_message
 from neuronscope_instrumentation.openai.peers import peer
 from neuronscope_instrumentation.openai.responses import read_chat, read_embeddings, read_error
@@ -133,18 +132,6 @@ def read_embeddings_request(arguments: Mapping[str, Any], content: bool) -> Requ
         encoding_formats=None if encoding is None else [encoding],
         input_count=count(arguments.get(_INPUT_COUNT)),
     )
-
-
-def inject_headers(client: Any, arguments: dict[str, Any], headers: Mapping[str, str]) -> None:
-    """Give a copy of the request's options our trace headers, unless the service has set its own."""
-    options = arguments["options"]
-    given = mapping(options.headers) or {}
-    defaults = mapping(getattr(client, "_custom_headers", None)) or {}
-    if any(name.lower() in headers for name in (*given, *defaults)):
-        return
-    options = copy.copy(options)
-    options.headers = {**given, **headers}
-    arguments["options"] = options
 
 
 @lru_cache(maxsize=256)

@@ -6,7 +6,7 @@ from typing import Any
 
 from neuronscope.engine.invocation import type_name
 from neuronscope.instrumentation import ErrorFacts, Response
-from neuronscope_instrumentation.openai.fields import count, document, field, items, text
+from neuronscope_instrumentation.common.fields import count, document, field, items, text
 from neuronscope_instrumentation.openai.messages import read_message
 
 
