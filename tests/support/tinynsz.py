@@ -124,6 +124,14 @@ class TinyFile:
             header = json.loads(document[8 : 8 + header_size])["tensor"]
             values = document[8 + header_size :]
             assert header["data_offsets"] == [0, len(values)]
+            if reference.get("planes"):
+                size = SIZES[reference["dtype"]]
+                joined = bytearray(len(values))
+                for plane in range(size):
+                    joined[plane::size] = values[
+                        plane * len(values) // size : (plane + 1) * len(values) // size
+                    ]
+                values = bytes(joined)
             whole += values
         count = 1
         for size in reference["shape"]:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from neuronscope_exporters.nsz.chunks import Damage, Limits
 from neuronscope_exporters.nsz.exporter import NszExporter, create
-from neuronscope_exporters.nsz.reader import NszFile, StoredTensor
+from neuronscope_exporters.nsz.reader import NszFile
 from neuronscope_exporters.nsz.recording import Recording, load, merge, read, write
+from neuronscope_exporters.nsz.stored import StoredTensor
+from neuronscope_exporters.nsz.tail import Tail
 from neuronscope_exporters.nsz.writer import NszWriter
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "NszWriter",
     "Recording",
     "StoredTensor",
+    "Tail",
     "create",
     "load",
     "merge",

@@ -75,7 +75,7 @@ def new_manifest(file_id: bytes, resources: Sequence[Attributes]) -> documents.M
         pid=os.getpid(),
         resources=[codec.resource_document(attributes) for attributes in resources],
         clock=documents.ClockDocument(str(now), str(time.monotonic_ns())),
-        features_optional=["guard", "checkpoint"],
+        features_optional=["guard", "checkpoint", "planes"],
     )
 
 

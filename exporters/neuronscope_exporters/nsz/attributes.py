@@ -150,7 +150,12 @@ def from_pairs(pairs: list[KeyValue]) -> dict[str, AttributeValue]:
     Raises:
         NszError: a value that makes no sense.
     """
-    return {pair.key: _from_any(pair.value) for pair in pairs}
+    found: dict[str, AttributeValue] = {}
+    for pair in pairs:
+        value = pair.value
+        text = value.string_value
+        found[pair.key] = text if text is not None else _from_any(value)
+    return found
 
 
 def integer(text: str | int) -> int:
@@ -161,12 +166,10 @@ def integer(text: str | int) -> int:
     """
     if isinstance(text, int):
         return text
-    if len(text) > 32:
-        raise NszError("integer is too long")
     try:
-        return int(text)
+        return int(text if len(text) <= 32 else "too long")
     except ValueError:
-        raise NszError(f"not an integer: {text!r}") from None
+        raise NszError(f"not an integer: {text[:40]!r}") from None
 
 
 def identifier(text: str, digits: int) -> int:
@@ -178,6 +181,6 @@ def identifier(text: str, digits: int) -> int:
     if len(text) != digits:
         raise NszError(f"an id must have {digits} hexadecimal digits; got {text[:40]!r}")
     try:
-        return int.from_bytes(bytes.fromhex(text), "big")
+        return int.from_bytes(bytes.fromhex(text))
     except ValueError:
         raise NszError(f"an id must be hexadecimal; got {text!r}") from None

@@ -6,9 +6,10 @@ record is returned whose checksum was not right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 import zstandard
 
@@ -101,6 +102,7 @@ class DamageLog:
     records: int = 0
     truncated_bytes: int = 0
     reasons: list[str] = field(default_factory=list[str])
+    torn_reason: str = ""
 
     def stretch(self, offset: int, length: int, reason: str) -> None:
         """`length` bytes at `offset` are skipped."""
@@ -119,7 +121,7 @@ class DamageLog:
     def torn(self, offset: int, length: int) -> None:
         """The file ends within a record."""
         self.truncated_bytes = length
-        self._say(f"{length} bytes at {offset}: the file ends within a record")
+        self.torn_reason = f"{length} bytes at {offset}: the file ends within a record" if length else ""
 
     def _say(self, reason: str) -> None:
         if len(self.reasons) < _MAX_REASONS:
@@ -133,26 +135,33 @@ class DamageLog:
             lost_chunks=self.lost_chunks,
             records=self.records,
             truncated_bytes=self.truncated_bytes,
-            reasons=tuple(self.reasons),
+            reasons=tuple([*self.reasons, self.torn_reason] if self.torn_reason else self.reasons),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlace:
-    """Where a chunk's record is, and what class it has."""
+    """Where a chunk's record is, what class it has, and the times of its messages (both included)."""
 
     offset: int
     length: int
     chunk_class: ChunkClass
+    first_time: int = 0
+    last_time: int = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """All chunks of a file, in order, and the channels its summary declares."""
+    """All chunks of a file, in order, and the channels its summary declares.
 
-    chunks: tuple[ChunkPlace, ...]
+    Attributes:
+        walk: how the chunks were found where no summary told; goes on when the file grows.
+    """
+
+    chunks: Sequence[ChunkPlace]
     topics: Mapping[int, str]
     finished: bool
+    walk: Walk | None = None
 
 
 def locate(source: Source, limits: Limits, log: DamageLog) -> Directory:
@@ -166,7 +175,7 @@ def locate(source: Source, limits: Limits, log: DamageLog) -> Directory:
     except NszLimitError:
         raise
     except NszError:
-        return _Walk(source, limits, log).run()
+        return Walk(source, limits, log).run()
 
 
 # --- by the summary -----------------------------------------------------------------------------
@@ -199,10 +208,10 @@ def _parse_summary(summary: bytes, end: int, limits: Limits) -> Directory:
             channel, topic = layout.parse_channel(body)
             topics[channel] = topic
         elif opcode == Op.CHUNK_INDEX:
-            offset, length, channels = layout.parse_chunk_index(body)
+            first, last, offset, length, channels = layout.parse_chunk_index(body)
             if offset + length > end:
                 raise NszError("the summary names a chunk outside the file")
-            chunks.append(ChunkPlace(offset, length, _chunk_class(channels, topics)))
+            chunks.append(ChunkPlace(offset, length, _chunk_class(channels, topics), first, last))
             if len(chunks) > limits.chunks:
                 raise NszLimitError(f"more than {limits.chunks} chunks")
     return Directory(tuple(chunks), topics, finished=True)
@@ -220,11 +229,14 @@ def _chunk_class(channels: list[int], topics: Mapping[int, str]) -> ChunkClass:
 # --- by walking ---------------------------------------------------------------------------------
 
 
-class _Walk:
+class Walk:
     """Goes from record to record by their headers, and after damage on to the next guard.
 
     Lengths of unguarded records (message indexes) are not protected: whatever does not lead to a
     sound guard is searched again from the end of the last sound chunk.
+
+    Attributes:
+        following: the file is being written: an end without a summary is no damage yet.
     """
 
     def __init__(self, source: Source, limits: Limits, log: DamageLog) -> None:
@@ -234,12 +246,20 @@ class _Walk:
         self._next_sequence = 0
         self._sound = len(layout.MAGIC)  # everything before is accounted for
         self._finished = False
+        self.following = False
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last sound record: where a file that is to be repaired is cut."""
+        return self._sound
 
     def run(self) -> Directory:
+        """Walk on from the last sound chunk to the end of the file."""
         position = self._sound
+        self._log.torn(position, 0)
         while position < self._source.size and not self._finished:
             position = self._step(position)
-        return Directory(tuple(self._chunks), {}, self._finished)
+        return Directory(self._chunks, {}, self._finished, self)
 
     def _step(self, position: int) -> int:
         """Read the record at `position`; where the next one is."""
@@ -250,13 +270,24 @@ class _Walk:
             if opcode == Op.GUARD:
                 return self._guarded(position)
             if opcode == Op.DATA_END and length == 4 and self._source.find(self._mark(), position) < 0:
-                self._finished = True
-                self._log.stretch(following, self._source.size - following, "the summary is damaged")
+                self._end(following)
                 return following
             skipped = opcode in _SKIPPED or opcode > Op.GUARD
             if skipped and following <= self._source.size:
                 return following
         return self._resume(self._sound, "no record of a data section")
+
+    def _end(self, summary: int) -> None:
+        """The data is complete; is the summary behind it?"""
+        try:
+            _from_summary(self._source, self._limits)
+        except NszLimitError:
+            raise
+        except NszError:
+            if self.following:  # it is just being written
+                return
+            self._log.stretch(summary, self._source.size - summary, "the summary is damaged")
+        self._finished = True
 
     def _guarded(self, position: int) -> int:
         """Take the chunk behind the guard at `position`."""
@@ -284,7 +315,9 @@ class _Walk:
             raise NszError("guard of another file")
         if chunk.total_size > self._source.size - position - size:
             raise NszError("chunk is longer than the file")
-        return guard, ChunkPlace(position + size, chunk.total_size, _known_class(guard))
+        return guard, ChunkPlace(
+            position + size, chunk.total_size, _known_class(guard), chunk.first_time, chunk.last_time
+        )
 
     def _mark(self) -> bytes:
         return layout.GUARD_MARK + self._file_id
@@ -319,8 +352,11 @@ def _known_class(guard: Guard) -> ChunkClass:
 # --- unpacking ----------------------------------------------------------------------------------
 
 
-def unpack(data: bytes, limits: Limits) -> bytes | memoryview:
-    """The records of a chunk of small records, from its whole Chunk record.
+def unpack(data: bytes | memoryview, limits: Limits, most: int | None = None) -> bytes | memoryview:
+    """The records of a chunk, from its whole Chunk record.
+
+    Args:
+        most: bytes they may unpack to; by default the limit for chunks of small records.
 
     Raises:
         NszError: damaged, or compressed in a way that a hostile file would be.
@@ -328,7 +364,7 @@ def unpack(data: bytes, limits: Limits) -> bytes | memoryview:
     chunk = ChunkHeader.parse(data)
     if chunk.total_size != len(data):
         raise NszError("chunk is not as long as its place")
-    if chunk.uncompressed_size > limits.small_chunk_bytes:
+    if chunk.uncompressed_size > (limits.small_chunk_bytes if most is None else most):
         raise NszLimitError(f"chunk unpacks to {chunk.uncompressed_size} bytes")
     stored = memoryview(data)[chunk.size :]
     records = _inflate(chunk, stored, limits)
@@ -340,10 +376,14 @@ def unpack(data: bytes, limits: Limits) -> bytes | memoryview:
 def _inflate(chunk: ChunkHeader, stored: memoryview, limits: Limits) -> bytes | memoryview:
     if chunk.compression == "":
         return stored
-    if chunk.compression != "zstd":
+    if chunk.compression not in ("zstd", "lz4"):
         raise NszError(f"unknown compression {chunk.compression!r}")
     if chunk.uncompressed_size > limits.ratio * max(len(stored), 64):
         raise NszLimitError("chunk claims an impossible compression ratio")
+    return _inflate_lz4(chunk, stored) if chunk.compression == "lz4" else _inflate_zstd(chunk, stored)
+
+
+def _inflate_zstd(chunk: ChunkHeader, stored: memoryview) -> bytes:
     try:
         frame = zstandard.get_frame_parameters(stored)
         # python-zstandard allocates what the frame declares: look before it does.
@@ -354,3 +394,21 @@ def _inflate(chunk: ChunkHeader, stored: memoryview, limits: Limits) -> bytes | 
         )
     except (zstandard.ZstdError, MemoryError) as error:
         raise NszError(f"chunk cannot be decompressed: {error}") from None
+
+
+def _inflate_lz4(chunk: ChunkHeader, stored: memoryview) -> bytes:
+    """Other MCAP writers may use lz4; ours does not, so the package is optional."""
+    try:
+        lz4: Any = import_module("lz4.frame")  # without types
+    except ImportError:
+        raise NszError("a chunk is compressed by lz4: install the package lz4 to read it") from None
+    decompressor = lz4.LZ4FrameDecompressor()
+    try:
+        data = bytes(decompressor.decompress(stored, max_length=chunk.uncompressed_size))
+        # The end mark may be behind the last byte of data; more than was claimed must not be.
+        more = b"" if decompressor.eof else decompressor.decompress(b"", max_length=1)
+    except (RuntimeError, MemoryError, EOFError) as error:
+        raise NszError(f"chunk cannot be decompressed: {error}") from None
+    if more or not decompressor.eof or decompressor.unused_data:
+        raise NszError("compressed size does not fit the chunk's")
+    return data

@@ -34,6 +34,10 @@ from neuronscope_exporters.nsz.documents import (
 
 _HAS_REMOTE: Final = 0x100  # OTLP's span flags above the eight of W3C
 _IS_REMOTE: Final = 0x200
+_KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
+_CODES: Final = {code.value: code for code in StatusCode}
+_NO_STATUS: Final = StatusDocument()
+_NO_SCOPE: Final = ScopeDocument("")
 
 # --- spans and events ---------------------------------------------------------------------------
 
@@ -75,35 +79,35 @@ def decode_span(data: bytes | memoryview) -> tuple[SpanRecord, int]:
         NszError: the JSON is no span.
     """
     document = decode(SpanDocument, data)
-    status = document.status or StatusDocument()
-    scope = document.scope or ScopeDocument("")
+    status = document.status or _NO_STATUS
+    scope = document.scope or _NO_SCOPE
     parent = document.parent_span_id
     try:
-        kind, code = SpanKind(document.kind - 1), StatusCode(status.code)
-    except ValueError as error:
+        kind, code = _KINDS[document.kind], _CODES[status.code]
+    except KeyError as error:
         raise NszError(f"span with an unknown kind or status: {error}") from None
-    span = SpanRecord(
-        trace_id=identifier(document.trace_id, 32),
-        span_id=identifier(document.span_id, 16),
-        name=document.name,
-        kind=kind,
-        start_unix_ns=integer(document.start_time_unix_nano),
-        end_unix_ns=integer(document.end_time_unix_nano),
-        attributes=from_pairs(document.attributes),
-        parent_span_id=identifier(parent, 16) if parent else None,
-        parent_is_remote=bool(document.flags & _IS_REMOTE),
-        events=tuple([_event_record(event) for event in document.events]),
-        links=tuple([_link_record(link) for link in document.links]),
-        status=code,
-        status_message=status.message,
-        trace_state=document.trace_state,
-        trace_flags=document.flags & 0xFF,
-        library=scope.name,
-        library_version=scope.version,
-        dropped_attributes=document.dropped_attributes_count,
-        dropped_events=document.dropped_events_count,
-        dropped_links=document.dropped_links_count,
-        foreign=document.foreign,
+    span = SpanRecord(  # by position: this is where the time of reading goes
+        identifier(document.trace_id, 32),
+        identifier(document.span_id, 16),
+        document.name,
+        kind,
+        integer(document.start_time_unix_nano),
+        integer(document.end_time_unix_nano),
+        from_pairs(document.attributes),
+        identifier(parent, 16) if parent else None,
+        bool(document.flags & _IS_REMOTE),
+        tuple([_event_record(event) for event in document.events]) if document.events else (),
+        tuple([_link_record(link) for link in document.links]) if document.links else (),
+        code,
+        status.message,
+        document.trace_state,
+        document.flags & 0xFF,
+        scope.name,
+        scope.version,
+        document.dropped_attributes_count,
+        document.dropped_events_count,
+        document.dropped_links_count,
+        document.foreign,
     )
     return span, document.resource
 

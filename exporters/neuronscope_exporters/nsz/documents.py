@@ -6,6 +6,7 @@ written into the file.  Names and conventions are OTLP/JSON's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import TypeVar, Union
 
@@ -108,6 +109,34 @@ class SpanDocument(Document):
     resource: int = 0
 
 
+class SpanHead(Document):
+    """What a list of spans shows: read several times as fast as the whole span.
+
+    Times are decimal text and ids hexadecimal, as in the file.
+    """
+
+    trace_id: str
+    span_id: str
+    name: str
+    kind: int
+    start_time_unix_nano: str
+    end_time_unix_nano: str
+    parent_span_id: str | None = None
+    status: StatusDocument | None = None
+    resource: int = 0
+
+
+class LayerHead(Document):
+    """What selects a layer record."""
+
+    model: str
+    module: str
+    step: int
+    time_unix_nano: str
+    trace_id: str | None = None
+    span_id: str | None = None
+
+
 class SummaryDocument(Document):
     """Statistics of a tensor (see `neuronscope.signals.tensors.TensorSummary`)."""
 
@@ -133,12 +162,13 @@ class PartDocument(Document):
 
 
 class TensorDocument(Document):
-    """A full tensor that the file holds."""
+    """A full tensor that the file holds; with `planes` the bytes of its elements are split."""
 
     dtype: str
     shape: list[int]
     nbytes: int
     parts: list[PartDocument]
+    planes: bool = False
 
 
 class LayerDocument(Document):
@@ -214,15 +244,35 @@ def decode(kind: type[D], data: bytes | memoryview) -> D:
     Raises:
         NszError: too long, too deep, no JSON, or not of this kind.
     """
+    decode_json: msgspec.json.Decoder[D] = _decoder(kind)
+    return _decode(decode_json, data)
+
+
+def decoder(kind: type[D]) -> Callable[[bytes | memoryview], D]:
+    """`decode` for one kind of document, for many of them."""
+    decode_json: msgspec.json.Decoder[D] = _decoder(kind)
+    return lambda data: _decode(decode_json, data)
+
+
+def _decode(decoder: msgspec.json.Decoder[D], data: bytes | memoryview) -> D:
     if len(data) > MAX_RECORD_JSON:
         raise NszError(f"JSON record of {len(data)} bytes; at most {MAX_RECORD_JSON} are allowed")
     try:
-        document: D = _decoder(kind).decode(data)
+        document: D = decoder.decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise NszError(f"not a {kind.__name__}: {error}") from None
+        raise NszError(f"not a {_kind(decoder)}: {error}") from None
     except RecursionError:
         raise NszError("JSON record is nested too deeply") from None
     return document
+
+
+def _kind(decoder: msgspec.json.Decoder[D]) -> str:
+    return str(getattr(decoder.type, "__name__", decoder.type))
+
+
+@cache
+def _decoder(kind: type[D]) -> msgspec.json.Decoder[D]:
+    return msgspec.json.Decoder(kind)
 
 
 def json_schema(kind: type[Document]) -> bytes:
@@ -233,11 +283,6 @@ def json_schema(kind: type[Document]) -> bytes:
 
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
-
-
-@cache
-def _decoder(kind: type[D]) -> msgspec.json.Decoder[D]:
-    return msgspec.json.Decoder(kind)
 
 
 def _replace_surrogates(value: _Json) -> _Json:

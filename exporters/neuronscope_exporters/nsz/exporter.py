@@ -12,7 +12,7 @@ from typing import Final
 from neuronscope.exceptions import ConfigError
 from neuronscope.exporters import ExporterContext
 from neuronscope.signals.records import Batch
-from neuronscope_exporters.nsz.recording import SUFFIX
+from neuronscope_exporters.nsz.files import SUFFIX
 from neuronscope_exporters.nsz.writer import NszWriter
 
 # How long to wait after a segment could not be begun before the next try.

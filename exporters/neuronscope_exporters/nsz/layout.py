@@ -31,7 +31,7 @@ crc32: Final = _load_crc32()
 
 MAGIC: Final = b"\x89MCAP0\r\n"
 PROFILE: Final = "nsz"
-VERSION: Final = "1.0"
+VERSION: Final = "1.1"
 MAJOR: Final = VERSION.partition(".")[0]
 
 # Tensor bytes start at a multiple of this many bytes from the start of the file.
@@ -59,6 +59,10 @@ class Op(IntEnum):
     SUMMARY_OFFSET = 0x0E
     DATA_END = 0x0F
     GUARD = 0x80
+
+
+_MESSAGE: Final = int(Op.MESSAGE)
+_CHANNEL: Final = int(Op.CHANNEL)
 
 
 class ChunkClass(IntEnum):
@@ -89,6 +93,8 @@ TOPIC_NAMES: Final[Mapping[int, str]] = {
     Topic.INDEX: "nsz/index",
 }
 TENSOR_TOPIC: Final = "nsz/tensor/"
+PLANES_SUFFIX: Final = "#planes"
+PLANES_ENCODING: Final = "nsz.planes.v1"
 TENSOR_OVERFLOW_TOPIC: Final = "nsz/tensor/_overflow"
 FIRST_TENSOR_CHANNEL: Final = 16
 MAX_TENSOR_CHANNELS: Final = 60_000
@@ -96,6 +102,7 @@ MAX_TOPIC_CHARACTERS: Final = 160
 
 RECORD: Final = struct.Struct("<BQ")  # opcode, length
 MESSAGE: Final = struct.Struct("<BQHIQQ")  # …, channel, sequence, log time, publish time
+_MESSAGE_START: Final = struct.Struct("<BQH")  # opcode, length, channel
 MESSAGE_FIXED: Final = MESSAGE.size - RECORD.size
 SEQUENCE_AT: Final = RECORD.size + 2
 CHUNK: Final = struct.Struct("<BQQQQI")  # …, first time, last time, size, CRC-32; then name, length
@@ -275,13 +282,14 @@ def chunk_index(chunk: ChunkHeader, offset: int, index_offsets: Mapping[int, int
     return record(Op.CHUNK_INDEX, body)
 
 
-def parse_chunk_index(body: Buffer) -> tuple[int, int, list[int]]:
-    """(offset of the chunk, its length, channels it holds messages of)."""
+def parse_chunk_index(body: Buffer) -> tuple[int, int, int, int, list[int]]:
+    """(first time, last time, offset of the chunk, its length, channels it holds messages of)."""
     try:
-        _, _, offset, length, size = struct.unpack_from("<4QI", body)
+        first, last, offset, length, size = struct.unpack_from("<4QI", body)
         if size > len(body) - 36 or size % 10:
             raise NszError("chunk index does not add up")
-        return offset, length, [entry[0] for entry in struct.iter_unpack("<HQ", body[36 : 36 + size])]
+        channels = [entry[0] for entry in struct.iter_unpack("<HQ", body[36 : 36 + size])]
+        return first, last, offset, length, channels
     except struct.error:
         raise NszError("chunk index is cut off") from None
 
@@ -355,6 +363,35 @@ def records(data: Buffer) -> Iterator[tuple[int, memoryview, int]]:
             raise NszError("record is longer than what holds it")
         yield opcode, view[body : body + length], position
         position = body + length
+
+
+def messages(data: Buffer) -> tuple[list[tuple[int, memoryview]], list[memoryview]]:
+    """Of a chunk's records: (channel id, data) of each message, and the bodies of Channel records.
+
+    Raises:
+        NszError: a record is longer than what holds it, or a message shorter than its header.
+    """
+    view = memoryview(data)
+    found: list[tuple[int, memoryview]] = []
+    channels: list[memoryview] = []
+    position, end = 0, len(view)
+    unpack, header = _MESSAGE_START.unpack_from, RECORD.size
+    while position < end:
+        if end - position < _MESSAGE_START.size:  # shorter than any message: the rest cannot be one
+            channels.extend(body for opcode, body, _ in records(view[position:]) if opcode == Op.CHANNEL)
+            break
+        opcode, length, channel_id = unpack(view, position)
+        body = position + header
+        position = body + length
+        if position > end:
+            raise NszError("record is longer than what holds it")
+        if opcode == _MESSAGE:
+            if length < MESSAGE_FIXED:
+                raise NszError("message record is cut off")
+            found.append((channel_id, view[body + MESSAGE_FIXED : position]))
+        elif opcode == _CHANNEL:
+            channels.append(view[body:position])
+    return found, channels
 
 
 def parse_message(body: memoryview) -> tuple[int, memoryview]:

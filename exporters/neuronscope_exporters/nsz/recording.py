@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, reduce
 from operator import add
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import replace
 
 from neuronscope.exceptions import NszError
 from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz.chunks import Damage, Limits
+from neuronscope_exporters.nsz.files import SUFFIX, closed_name, recordings
 from neuronscope_exporters.nsz.reader import NszFile, Resource
 from neuronscope_exporters.nsz.writer import NszWriter, ignore
 
 StrPath = str | os.PathLike[str]
-SUFFIX: Final = ".nsz"
 
 
 class Recording:
@@ -127,7 +127,7 @@ def _open(
         if item.is_dir():
             _open_directory(item, limits, segments, unreadable)
         else:
-            segments.append(NszFile(item, limits))
+            segments.append(_open_file(item, limits))
     segments.sort(key=_created)
     return segments, unreadable
 
@@ -135,18 +135,29 @@ def _open(
 def _open_directory(
     directory: Path, limits: Limits | None, segments: list[NszFile], unreadable: list[tuple[str, str]]
 ) -> None:
-    found = sorted(item for item in directory.glob(f"*{SUFFIX}") if not item.name.startswith("."))
+    found = recordings(directory)
     if not found:
         raise NszError(f"the directory {directory} holds no {SUFFIX} file")
     opened: list[NszFile] = []
     for item in found:
         try:
-            opened.append(NszFile(item, limits))
+            opened.append(_open_file(item, limits))
         except (NszError, OSError) as error:
             unreadable.append((str(item), str(error)))
     if not opened:
         raise NszError(f"no {SUFFIX} file of {directory} can be read; the first: {unreadable[0][1]}")
     segments.extend(opened)
+
+
+def _open_file(path: Path, limits: Limits | None) -> NszFile:
+    """Open a file, also if its process finishes and renames it just now."""
+    try:
+        return NszFile(path, limits)
+    except FileNotFoundError:
+        finished = closed_name(path)
+        if finished == path:
+            raise
+        return NszFile(finished, limits)
 
 
 def _created(segment: NszFile) -> int:

@@ -15,7 +15,7 @@ _WINDOW: Final = 512
 
 
 class Source:
-    """A file as it was when it was opened: what is appended later is not seen.
+    """A file as it was when it was opened: what is appended later is seen after `refresh`.
 
     Small parts are read, not mapped, so that a file which another process cuts short gives short
     data and no fault; only tensors are mapped.
@@ -46,6 +46,24 @@ class Source:
         self._map: mmap.mmap | None = None
         self._window = b""
         self._window_at = 0
+
+    def refresh(self) -> bool:
+        """See what was appended since; True if anything was."""
+        self._check_open()
+        size = os.fstat(self._fd).st_size
+        if size <= self.size:
+            return False
+        self.size = size
+        self._window = b""
+        self._map = None  # views keep the old one
+        return True
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What tells the file from every other, whatever it is called: (device, inode)."""
+        self._check_open()
+        status = os.fstat(self._fd)
+        return status.st_dev, status.st_ino
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`: fewer where the file ends or was cut short."""

@@ -29,6 +29,8 @@ _LENGTH: Final = struct.Struct("<Q")
 _NUMPY_NAMES: Final = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 # Element types that numpy has but safetensors does not: stored as bytes, their name beside them.
 _AS_BYTES: Final = frozenset({"complex128"})
+# Element types whose bytes are split into planes before compression; others gain nothing by it.
+IN_PLANES: Final = frozenset({"F16", "BF16", "F32", "F64"})
 # What stands in for an element type when ml_dtypes is not installed.
 _RAW: Final = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
@@ -167,6 +169,28 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         return np.dtype(_RAW[known]).newbyteorder("<")
     special: np.dtype[Any] = np.dtype(getattr(ml_dtypes, known))
     return special
+
+
+def split_planes(data: memoryview, itemsize: int) -> memoryview:
+    """First the first bytes of all elements, then the second ones and so on: floats compress better so."""
+    import numpy as np
+
+    planes = np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, itemsize).T)
+    return planes.reshape(-1).data
+
+
+def join_planes(data: memoryview, itemsize: int) -> memoryview:
+    """What `split_planes` was given.
+
+    Raises:
+        NszError: not a whole number of elements.
+    """
+    import numpy as np
+
+    if len(data) % itemsize:
+        raise NszError("planes of a tensor do not add up")
+    elements = np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(itemsize, -1).T)
+    return elements.reshape(-1).data
 
 
 def summarize(values: NDArray[Any], dtype: str) -> TensorSummary:

@@ -58,6 +58,8 @@ class NszWriter:
             io_error, file_deleted, record_too_large and unencodable.
         on_written: ``on_written(item, n)``: the file has them.
         tensor_part_bytes: a larger tensor is cut into parts of this size.
+        compress_tensors: write tensors through zstd, floats as byte planes: up to 1.4 times smaller, at a
+            fraction of the speed, and no longer readable without a copy.
 
     Attributes:
         error: the last error of the file, or None.
@@ -74,14 +76,16 @@ class NszWriter:
         on_lost: Callable[[str, str, int], None] = ignore,
         on_written: Callable[[str, int], None] = ignore,
         tensor_part_bytes: int = layout.TENSOR_PART_BYTES,
+        compress_tensors: bool = False,
     ) -> None:
         self.path = os.fspath(path)
         self.error: OSError | None = None
         self._on_lost, self._on_written = on_lost, on_written
         self._part_bytes = tensor_part_bytes
+        self._compress_tensors = compress_tensors
         self._file_id = os.urandom(16)
         self._manifest = documents.encode(new_manifest(self._file_id, resources))
-        self._compress = zstandard.ZstdCompressor(level=1, write_checksum=False).compress
+        self._compressor = zstandard.ZstdCompressor(level=1, write_checksum=False)
         # Definitions by channel, each written in the chunk that first uses it and in every checkpoint.
         self._definitions: list[tuple[int, bytes]] = list(fixed_definitions())
         self._tensor_channels: dict[str, int] = {}
@@ -226,17 +230,22 @@ class NszWriter:
         nbytes = len(payload.data)
         step = max(self._part_bytes // payload.itemsize, 1) * payload.itemsize
         starts = range(0, nbytes, step) if nbytes else range(1)
+        planes = self._compress_tensors and payload.dtype in tensors.IN_PLANES
         parts: list[documents.PartDocument] = []
         for number, start in enumerate(starts):
             data = payload.data[start : start + step]
             shape = payload.shape if len(starts) == 1 else (len(data) // payload.itemsize,)
             metadata = tensor_metadata(layer, payload, number, len(starts))
             head = tensors.document_header(payload.dtype, shape, len(data), metadata)
-            parts.append(self._write_part(layer, head, data))
-        return documents.TensorDocument(payload.dtype, list(payload.shape), nbytes, parts)
+            if planes:
+                data = tensors.split_planes(data, payload.itemsize)
+            parts.append(self._write_part(layer, head, data, planes))
+        return documents.TensorDocument(payload.dtype, list(payload.shape), nbytes, parts, planes)
 
-    def _write_part(self, layer: LayerRecord, head: bytes, data: memoryview) -> documents.PartDocument:
-        channel, definition = self._tensor_channel(layer.layer_id)
+    def _write_part(
+        self, layer: LayerRecord, head: bytes, data: memoryview, planes: bool
+    ) -> documents.PartDocument:
+        channel, definition = self._tensor_channel(layer.layer_id, planes)
         when = layout.clamp_time(layer.time_unix_ns)
         message = layout.message_header(channel, self._sequence, when, len(head) + len(data))
         before = bytearray(definition + message + head)
@@ -248,19 +257,21 @@ class NszWriter:
         self._checkpoint_if_due()
         return documents.PartDocument(offset, chunk.total_size, chunk.crc)
 
-    def _tensor_channel(self, layer_id: str) -> tuple[int, bytes]:
+    def _tensor_channel(self, layer_id: str, planes: bool) -> tuple[int, bytes]:
         """(channel of a module's tensors, its definition if no chunk holds it yet)."""
-        topic = (
-            layout.TENSOR_TOPIC + layer_id.encode(errors="replace").decode()[: layout.MAX_TOPIC_CHARACTERS]
-        )
+        name = layer_id.encode(errors="replace").decode()[: layout.MAX_TOPIC_CHARACTERS]
+        suffix = layout.PLANES_SUFFIX if planes else ""
+        topic = f"{layout.TENSOR_TOPIC}{name}{suffix}"
+        # Two channels are kept for the overflow.
         if topic not in self._tensor_channels and len(self._tensor_channels) >= layout.MAX_TENSOR_CHANNELS:
-            topic = layout.TENSOR_OVERFLOW_TOPIC
+            topic = layout.TENSOR_OVERFLOW_TOPIC + suffix
         channel = self._tensor_channels.setdefault(
             topic, layout.FIRST_TENSOR_CHANNEL + len(self._tensor_channels)
         )
         if channel in self._counts:
             return channel, b""
-        return channel, layout.channel(channel, 0, topic, "safetensors")
+        encoding = layout.PLANES_ENCODING if planes else "safetensors"
+        return channel, layout.channel(channel, 0, topic, encoding)
 
     # --- chunks ---------------------------------------------------------------------------------
 
@@ -280,10 +291,12 @@ class NszWriter:
         Raises:
             OSError: nothing was written.
         """
-        tail: list[Buffer] = [] if data is None else [data]
-        crc = nonzero_crc(body, tail, last_message + layout.SEQUENCE_AT)
-        size = len(body) + (0 if data is None else len(data))
-        compression, stored = ("", [body, *tail]) if data is not None else self._pack(body)
+        parts: list[Buffer] = [body] if data is None else [body, data]
+        crc = nonzero_crc(body, parts[1:], last_message + layout.SEQUENCE_AT)
+        size = sum(map(len, parts))
+        compression, stored = (
+            ("", parts) if data is not None and not self._compress_tensors else self._pack(parts)
+        )
         times = [when for entries in index.values() for when in entries[::2]]
         stored_size = sum(len(part) for part in stored)
         chunk = layout.ChunkHeader(min(times), max(times), size, crc, compression, stored_size)
@@ -303,12 +316,16 @@ class NszWriter:
         self._count(chunk, chunk_class, offset, index)
         return offset, chunk
 
-    def _pack(self, body: bytearray) -> tuple[str, list[Buffer]]:
+    def _pack(self, parts: list[Buffer]) -> tuple[str, list[Buffer]]:
         """(compression, stored bytes); plain where the ratio would look like a bomb to a reader."""
-        packed = self._compress(body)
-        if len(body) > layout.MAX_RATIO * max(len(packed), 64) or len(packed) >= len(body):
-            return "", [body]
-        return "zstd", [packed]
+        size = sum(map(len, parts))
+        compressor = self._compressor.compressobj(size=size)
+        packed: list[Buffer] = [compressor.compress(part) for part in parts]
+        packed.append(compressor.flush())
+        packed_size = sum(map(len, packed))
+        if size > layout.MAX_RATIO * max(packed_size, 64) or packed_size >= size:
+            return "", parts
+        return "zstd", packed
 
     def _count(
         self, chunk: layout.ChunkHeader, kind: ChunkClass, offset: int, index: dict[int, list[int]]

@@ -52,13 +52,13 @@ def spans() -> list[SpanRecord]:
     ]  # fmt: skip
 
 
-def values(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    """Twelve elements of a type: 0 … 11, or what comes of it."""
+def values(name: str, rows: int) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    """Rows of four elements of a type: 0, 1, … or what comes of it."""
     dtype = np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
-    return np.arange(12).astype(dtype).reshape(3, 4)
+    return np.arange(4 * rows).astype(dtype).reshape(rows, 4)
 
 
-def layers() -> list[LayerRecord]:
+def layers(rows: int = 3) -> list[LayerRecord]:
     """A summary, and a tensor of every element type."""
     summary = TensorSummary.of(np.array([1.0, 0.0, np.nan, np.inf, -2.5]))
     records = [
@@ -67,7 +67,7 @@ def layers() -> list[LayerRecord]:
         )
     ]
     for step, (name, stored) in enumerate((*DTYPE_NAMES.items(), ("complex128", "complex128"))):
-        array = values(name)
+        array = values(name, rows)
         records.append(
             LayerRecord(
                 "llama", f"model.layers.{step % 3}.mlp", step, START + 501 + step, array.shape, stored,
@@ -78,28 +78,38 @@ def layers() -> list[LayerRecord]:
     return records
 
 
-def fill(writer: nsz.NszWriter) -> None:
+def fill(writer: nsz.NszWriter, rows: int) -> None:
     """Everything, in several chunks."""
     first, second, third = spans()
     writer.append_span(first)
     writer.append_span(second)
     writer.flush()
     writer.append_span(third, 1)
-    for layer in layers():
+    for layer in layers(rows):
         writer.append_layer(layer)
     writer.append_event(SpanEvent("governor.reduced", START + 600, {"fidelity": "summary"}))
     writer.flush()
 
 
+def rows_of(path: Path) -> int:
+    """Compressed files have tensors that are worth it."""
+    return 300 if "planes" in path.name else 3
+
+
 def main() -> int:
     """Make the files of this version."""
-    for kind, part_bytes in (("finished", 256 << 20), ("unfinished", 256 << 20), ("parts", 16)):
+    for kind in ("finished", "unfinished", "parts", "planes"):
         path = HERE / f"v{layout.VERSION}-{kind}.nsz"
         if path.exists():
             print(f"{path.name} exists: golden files are never made again")
             continue
-        writer = nsz.NszWriter(path, RESOURCES, tensor_part_bytes=part_bytes)
-        fill(writer)
+        writer = nsz.NszWriter(
+            path,
+            RESOURCES,
+            tensor_part_bytes=16 if kind == "parts" else layout.TENSOR_PART_BYTES,
+            compress_tensors=kind == "planes",
+        )
+        fill(writer, rows_of(path))
         if kind == "unfinished":
             writer.abandon()
         else:
