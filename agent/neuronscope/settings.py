@@ -21,6 +21,7 @@ T = TypeVar("T")
 OverheadAction = Literal["warn", "reduce", "abort"]
 ContentCapture = Literal["no_content", "span_only", "event_only", "span_and_event"]
 LogsMode = Literal["off", "correlate", "export"]
+NszMode = Literal["continuous", "flight"]
 OtlpProtocol = Literal["http/protobuf", "grpc"]
 CONFIG_FILE: Final = "neuronscope.toml"
 
@@ -167,7 +168,62 @@ class Settings:
         _level,
         also=("OTEL_PYTHON_LOG_HANDLER_LEVEL",),
     )
-    nsz: str = _setting("", "NEURONSCOPE_NSZ", "Directory for this process's `.nsz` segment.", _text)
+    nsz: str = _setting("", "NEURONSCOPE_NSZ", "Directory for this process's `.nsz` segments.", _text)
+    nsz_mode: NszMode = _setting(
+        "continuous",
+        "NEURONSCOPE_NSZ_MODE",
+        "Record everything (continuous), or keep the last seconds in memory and write them when something is "
+        "wrong (flight).",
+        _choice("continuous", "flight"),
+    )
+    nsz_segment_bytes: int = _setting(
+        1 << 30, "NEURONSCOPE_NSZ_SEGMENT_BYTES", "Size at which a new segment is begun.", _integer(1 << 16)
+    )
+    nsz_segment_age_s: float = _setting(
+        3600.0,
+        "NEURONSCOPE_NSZ_SEGMENT_AGE",
+        "Age in seconds at which a new segment is begun.",
+        _number(1.0, 1e9),
+    )
+    nsz_keep_bytes: int = _setting(
+        10 << 30,
+        "NEURONSCOPE_NSZ_KEEP_BYTES",
+        "Bytes of finished segments to keep in the directory; the oldest are deleted. 0 keeps all.",
+        _integer(0),
+    )
+    nsz_keep_age_s: float = _setting(
+        604_800.0,
+        "NEURONSCOPE_NSZ_KEEP_AGE",
+        "Seconds to keep finished segments. 0 keeps all.",
+        _number(0.0, 1e10),
+    )
+    nsz_sync_s: float = _setting(
+        5.0,
+        "NEURONSCOPE_NSZ_SYNC",
+        "Seconds between waits for the disk: what a power failure may cost. 0 never waits.",
+        _number(0.0, 3600.0),
+    )
+    nsz_compress_tensors: bool = _setting(
+        False, "NEURONSCOPE_NSZ_COMPRESS_TENSORS", "Compress full tensors in `.nsz` files.", _boolean
+    )
+    flight_s: float = _setting(
+        30.0, "NEURONSCOPE_FLIGHT_SECONDS", "Seconds that the flight recorder holds.", _number(0.1, 86_400.0)
+    )
+    flight_bytes: int = _setting(
+        64 << 20, "NEURONSCOPE_FLIGHT_BYTES", "Bytes that the flight recorder may hold.", _integer(1 << 16)
+    )
+    flight_pause_s: float = _setting(
+        60.0,
+        "NEURONSCOPE_FLIGHT_PAUSE",
+        "Seconds between two dumps of the flight recorder for the same reason.",
+        _number(0.0, 86_400.0),
+    )
+    flight_margin: float = _setting(
+        0.02,
+        "NEURONSCOPE_FLIGHT_MARGIN",
+        "A retrieval with a smaller relative margin makes the flight recorder dump. 0 never does.",
+        _number(0.0, 1.0),
+    )
     prometheus: str = _setting(
         "", "NEURONSCOPE_PROMETHEUS", "Serve /metrics here: HOST:PORT, or a port; 0 picks one.", _address
     )
