@@ -15,6 +15,7 @@ from neuronscope.engine.content import Redactor
 from neuronscope.engine.context import EXECUTORS
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.imports import after_import
+from neuronscope.engine.logs import LogCapture
 from neuronscope.engine.wrap import Installation
 from neuronscope.exceptions import AdapterNotFoundError
 from neuronscope.exporters import Exporter, ExporterContext
@@ -25,6 +26,7 @@ from neuronscope.settings import OverheadAction, Settings
 _lock = native.new_lock()
 _installations: dict[str, Installation] = {}
 _current: Platform | None = None
+_logs: LogCapture | None = None
 
 
 class Platform:
@@ -60,6 +62,8 @@ class Platform:
             ENGINE.start(self.settings, self._make_exporters, redactor)
             ENGINE.watch_model = _watch_model
             _current = self
+            _release_logs()
+            _capture_logs()
 
     def _make_exporters(self, context: ExporterContext) -> Sequence[Exporter]:
         return [*make_exporters(context, ENGINE.count_exported), *self._exporters]
@@ -114,6 +118,7 @@ def instrument(*names: str) -> None:
     if settings.propagate_threads:
         _install(EXECUTORS)
     if not names:
+        _capture_logs()
         names = settings.instrument
     if "all" not in names:
         for name in names:
@@ -130,12 +135,37 @@ def _observe_everything(name: str) -> None:
 
 
 def uninstrument(*names: str) -> None:
-    """Restore the functions of these libraries; without names, of all."""
+    """Restore the functions of these libraries; without names, of all, and the service's logging."""
     with _lock:
+        if not names:
+            _release_logs()
         for name in names or tuple(_installations):
             installed = _installations.pop(name, None)
             if installed is not None:
                 installed.uninstall()
+
+
+def _capture_logs() -> None:
+    """Trace ids on the service's log records, and their export, if the settings ask for it."""
+    global _logs  # noqa: PLW0603 - the process has one `logging`
+    settings = ENGINE.settings
+    with _lock:
+        if _logs is None and settings.enabled and settings.logs != "off":
+            service_name = str(ENGINE.resource().get("service.name", ""))
+            _logs = LogCapture(settings, service_name, ENGINE.take_log, _charge_logs)
+            _logs.install()
+
+
+def _release_logs() -> None:
+    global _logs  # noqa: PLW0603 - the process has one `logging`
+    with _lock:
+        captured, _logs = _logs, None
+        if captured is not None:
+            captured.uninstall()
+
+
+def _charge_logs(nanoseconds: int) -> None:
+    ENGINE.budget.charge("logging", nanoseconds)
 
 
 def installation(name: str) -> Installation:

@@ -8,6 +8,7 @@ decision; wrappers, scopes and adapters with a seam of their own talk to it and 
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
@@ -22,12 +23,14 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from neuronscope import recording as recordings
 from neuronscope.engine import facts
 from neuronscope.engine.content import ContentPolicy, Redactor
+from neuronscope.engine.events import Events
 from neuronscope.engine.finish import light_record, read_attributes, record_metrics, sdk_record
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Call, Invocation, changed_arguments
 from neuronscope.engine.metrics import Aggregator
 from neuronscope.engine.propagation import receives_context, trace_headers
-from neuronscope.engine.provider import Pipeline
+from neuronscope.engine.others import add_missing, is_same_call
+from neuronscope.engine.provider import Pipeline, takes_in
 from neuronscope.engine.span import LightSpan
 from neuronscope.engine.worker import Worker
 from neuronscope.exporters import Exporter, ExporterContext
@@ -35,7 +38,7 @@ from neuronscope.governor import AGENT_FORGETS_S, Budget, Ledger
 from neuronscope.instrumentation import WrappedMethod
 from neuronscope.settings import Settings
 from neuronscope.signals import names
-from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
 
 SUPPRESS_ALL: Final = "suppress_instrumentation"  # OpenTelemetry's context keys
 SUPPRESS_LLM: Final = "suppress_language_model_instrumentation"
@@ -56,6 +59,7 @@ class Engine:
         settings: the settings in force.
         metrics: the process's aggregator.
         budget: the always-on agent's overhead budget.
+        events: makes GenAI events of finished calls.
         watch_model: opens layer observation for an in-process model call (set by the platform).
     """
 
@@ -69,6 +73,7 @@ class Engine:
         self.exporters: Sequence[Exporter] = ()
         self._make_exporters: ExporterMaker | None = None
         self._policy = ContentPolicy(self.settings)
+        self.events = Events(self.settings, self._policy, lambda _: None)
         self._redactor: Redactor | None = None
         self._pipeline = Pipeline(self.settings, self._take_user_span)
         self._worker: Worker | None = None
@@ -112,7 +117,7 @@ class Engine:
             self.exporters = make(context) if make is not None else ()
             return self.exporters
 
-        self._worker = Worker(
+        worker = Worker(
             self._finish_item,
             # In a child they are made when something is there for them: it may be about to become another
             # program, and a lock of an import may be held for ever there.
@@ -125,6 +130,8 @@ class Engine:
             on_cpu=self._on_worker_cpu,
             inline=not settings.deferred,
         )
+        self.events = Events(settings, self._policy, worker.add_log)
+        self._worker = worker
 
     def stop(self, timeout_s: float) -> None:
         """Stop observing, flush within `timeout_s` seconds."""
@@ -236,14 +243,17 @@ class Engine:
         if self._covered(current, parent, library):
             return None
         call = Call(snapshot, name)
-        span = self._open(
-            facts.span_name(snapshot.endpoint.operation, snapshot.target, name),
-            SpanKind.INTERNAL if method.in_process else SpanKind.CLIENT,
-            library,
-            call.start_facts,
-            current,
-            parent.get_span_context(),
-        )
+        if type(parent) is not LightSpan and parent.is_recording() and is_same_call(parent, snapshot):
+            span = self._share(parent, library)
+        else:
+            span = self._open(
+                facts.span_name(snapshot.endpoint.operation, snapshot.target, name),
+                SpanKind.INTERNAL if method.in_process else SpanKind.CLIENT,
+                library,
+                call.start_facts,
+                current,
+                parent.get_span_context(),
+            )
         span.call = call
         invocation = Invocation(self, method, library, span, call)
         context = self._current_with(span, current)
@@ -350,6 +360,17 @@ class Engine:
         span.recording = recordings.CURRENT.get()
         return span
 
+    def _share(self, theirs: Any, library: str) -> LightSpan:
+        """Another instrumentor's span for this call: what we know is added to it, and it stays theirs."""
+        span = LightSpan(
+            theirs.name, theirs.get_span_context(), theirs.parent, theirs.kind, library, time.time_ns()
+        )
+        span.own = {}
+        span.foreign = theirs
+        span.shared = True
+        span.recording = recordings.CURRENT.get()
+        return span
+
     def _open_own(
         self,
         name: str,
@@ -391,9 +412,11 @@ class Engine:
         if span.start_time < self._not_before:
             return  # the parent process ends it, and has it
         if span.foreign is not None:
-            GUARD.call("foreign.finish", self._finish_foreign, span)
+            GUARD.always("foreign.finish", self._finish_foreign, span)
         self.budget.leave()
         span.hot_ns += time.perf_counter_ns() - started + UNTIMED_NS
+        if span.shared and takes_in(span.foreign):
+            return  # it comes to us when they end it
         worker = self._worker
         if worker is not None:
             worker.put(span)
@@ -406,13 +429,22 @@ class Engine:
         assert foreign is not None
         if span.model_call is not None:
             span.own = {**(span.own or {}), **span.model_call.attributes()}
-        masked = self._policy.apply(read_attributes(span, self._policy.content))
-        foreign.set_attributes(masked)
-        if names.ERROR_TYPE in masked:
-            foreign.set_status(trace.StatusCode.ERROR)
-        foreign.end(span.end_time)
+        masked = self._policy.apply(read_attributes(span, self._policy.content_on_spans))
+        if span.shared:
+            add_missing(foreign, masked)
+        else:
+            foreign.set_attributes(masked)
+            if names.ERROR_TYPE in masked:
+                foreign.set_status(trace.StatusCode.ERROR)
+            foreign.end(span.end_time)
         user = getattr(foreign, "attributes", None)
         span.masked = self._policy.apply(user) if user is not None else masked
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Run `work` in the worker, in order with the spans that are handed to it."""
+        worker = self._worker
+        if worker is not None:
+            worker.put(work)
 
     # --- worker -----------------------------------------------------------------------------------------
     def _take_user_span(self, span: ReadableSpan) -> None:
@@ -429,12 +461,24 @@ class Engine:
             self._ledger.layer(recording, probe, record.nbytes)
             worker.put_layer(record, recording)
 
-    def _finish_item(self, item: Any) -> SpanRecord | None:
+    def take_log(self, record: LogRecord) -> None:
+        """Queue a record that the service logged, its content not masked yet."""
+        worker = self._worker
+        if worker is not None and self.active:
+            worker.put_log(record)
+
+    def _finish_item(self, item: Any) -> SpanRecord | LogRecord | None:
+        if isinstance(item, LogRecord):
+            return self._policy.apply_to_log(item)
+        if isinstance(item, functools.partial):  # see `later`
+            item()
+            return None
         if isinstance(item, LightSpan):
             if item.model_call is not None and item.foreign is None:
                 item.own = {**(item.own or {}), **item.model_call.attributes()}
             record = light_record(item, self._policy, masked=item.masked)
             recording, call = item.recording, item.call
+            GUARD.contain("events", self.events.of_call, item, record)
             # A context that outlives the call (a task, a pool's thread) holds the span, not the payload.
             item.call = None
             hot_ns = item.hot_ns

@@ -13,16 +13,20 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
+
+from msgspec.structs import replace
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.settings import Settings
 from neuronscope.signals import names
 from neuronscope.signals.names import ATTRIBUTES, Sensitivity
-from neuronscope.signals.records import AttributeValue
+from neuronscope.signals.records import AttributeValue, LogRecord
 
 Redactor = Callable[[str, str], str]
 REDACTOR_BUDGET_S: Final = 0.05
+LOG_BODY: Final = "log.body"  # the key by which the redactor knows messages of the service's log
+T = TypeVar("T")
 
 # Attributes of other libraries that carry content, by exact key or by prefix.
 _FOREIGN_KEYS: Final = frozenset(
@@ -66,11 +70,16 @@ class ContentPolicy:
     """Applies the content table of the design to attributes.  Used by the worker only.
 
     Attributes:
+        content: may content be read at all?
+        content_on_spans: may it be put on spans?
+        content_on_events: may it be put on events, and on what else is logged?
         redactions_failed: how often the user's redactor failed or was too slow.
     """
 
     def __init__(self, settings: Settings, redactor: Redactor | None = None) -> None:
-        self.content = settings.content
+        self.content_on_spans = settings.content
+        self.content_on_events = settings.content_on_events
+        self.content = self.content_on_spans or self.content_on_events
         self._hash_identifiers = settings.hash_identifiers
         self._max_length = settings.attribute_max_length
         self._redactor = redactor
@@ -78,7 +87,29 @@ class ContentPolicy:
         self.redactions_failed = 0
 
     def apply(self, attributes: Mapping[str, Any]) -> dict[str, AttributeValue]:
-        """Plain Python values, without what may not be recorded, within the size limits."""
+        """Attributes of a span: plain Python values, without what may not be recorded, within the limits."""
+        return self._apply(attributes, self.content_on_spans)
+
+    def apply_to_event(self, attributes: Mapping[str, Any]) -> dict[str, AttributeValue]:
+        """The same for an event, which has its own switch for content."""
+        return self._apply(attributes, self.content_on_events)
+
+    def apply_to_log(self, record: LogRecord) -> LogRecord:
+        """A record that the service logged.  Its message goes: that was asked for; the redactor sees it."""
+        attributes = self.apply_to_event(record.attributes)
+        body = record.body
+        if isinstance(body, str):
+            truncated: list[str] = []
+            body = text_value(body)
+            if self._redactor is not None:
+                body = self._redact(LOG_BODY, body)
+            body = self._fit(LOG_BODY, body, truncated)
+            if truncated:
+                known = cast("Sequence[str]", attributes.get(names.TRUNCATED, ()))
+                attributes[names.TRUNCATED] = [*known, *truncated]
+        return replace(record, body=body, attributes=attributes)
+
+    def _apply(self, attributes: Mapping[str, Any], content: bool) -> dict[str, AttributeValue]:
         kept: dict[str, AttributeValue] = {}
         truncated: list[str] = []
         limit = self._max_length
@@ -92,19 +123,21 @@ class ContentPolicy:
                 if kind is str and len(value) <= limit and value.isascii():
                     kept[key] = value
                     continue
-            self._keep(key, value, kept, truncated)
+            self._keep(key, value, content, kept, truncated)
         if truncated:
             kept[names.TRUNCATED] = truncated
         return kept
 
-    def _keep(self, key: str, value: object, kept: dict[str, AttributeValue], truncated: list[str]) -> None:
+    def _keep(
+        self, key: str, value: object, content: bool, kept: dict[str, AttributeValue], truncated: list[str]
+    ) -> None:
         kind = _class_of(key)
-        if kind is Sensitivity.CONTENT and not self.content:
+        if kind is Sensitivity.CONTENT and not content:
             return
         plain = plain_value(value)
         if plain is None:
             return
-        if kind is _URL and not self.content and isinstance(plain, str):
+        if kind is _URL and not content and isinstance(plain, str):
             plain = plain.partition("?")[0]
         if kind is Sensitivity.IDENTIFIER and self._hash_identifiers:
             plain = _map_text(plain, self._hash)
@@ -114,7 +147,7 @@ class ContentPolicy:
 
     def status_message(self, message: str | None) -> str | None:
         """A status description is an exception's message, hence content."""
-        if message is None or not self.content:
+        if message is None or not self.content_on_spans:
             return None
         return cast(str, self.apply({names.EXCEPTION_MESSAGE: message}).get(names.EXCEPTION_MESSAGE))
 
@@ -131,7 +164,7 @@ class ContentPolicy:
         digest = hmac.new(self._key, text.encode("utf-8", "replace"), hashlib.sha256)
         return f"sha256:{digest.hexdigest()[:16]}"
 
-    def _fit(self, key: str, value: AttributeValue, truncated: list[str]) -> AttributeValue:
+    def _fit(self, key: str, value: T, truncated: list[str]) -> T | str:
         limit = self._max_length
         if isinstance(value, str):
             if len(value) <= limit:

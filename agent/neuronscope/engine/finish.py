@@ -58,7 +58,9 @@ def light_record(
     Args:
         masked: attributes that were already read and masked (a foreign span's); else they are read now.
     """
-    attributes = masked if masked is not None else policy.apply(read_attributes(span, policy.content))
+    attributes = (
+        masked if masked is not None else policy.apply(read_attributes(span, policy.content_on_spans))
+    )
     context, parent = span.get_span_context(), span.parent
     failed = names.ERROR_TYPE in attributes
     status = span.status

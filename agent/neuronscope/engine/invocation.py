@@ -18,18 +18,19 @@ from opentelemetry import context as otel_context
 from neuronscope.engine import bodies, facts
 from neuronscope.engine.context import take_out
 from neuronscope.engine.guard import GUARD
-from neuronscope.engine.streams import ObservedAsyncIterator, ObservedIterator, StreamState
+from neuronscope.engine.streams import StreamState, observe
 from neuronscope.instrumentation import ErrorFacts, Snapshot, Stream, WrappedMethod
 
 if TYPE_CHECKING:
     from neuronscope.engine import Engine
+    from neuronscope.engine.events import Failure
     from neuronscope.engine.span import LightSpan
 
 
 class Call:
     """What the worker reads of a finished call."""
 
-    __slots__ = ("error", "method_name", "result", "snapshot", "start_perf_ns", "stream")
+    __slots__ = ("error", "failure", "method_name", "result", "snapshot", "start_perf_ns", "stream")
 
     def __init__(self, snapshot: Snapshot, method_name: str) -> None:
         self.snapshot = snapshot
@@ -37,6 +38,7 @@ class Call:
         self.start_perf_ns = time.perf_counter_ns()
         self.result: Any = None
         self.error: ErrorFacts | None = None
+        self.failure: Failure | None = None
         self.stream: StreamState | None = None
 
     def start_facts(self) -> dict[str, Any]:
@@ -125,6 +127,7 @@ class Invocation:
         self.leave()
         told = GUARD.always(self.site, error_facts, error, self.call.snapshot)
         self.call.error = told if told is not None else ErrorFacts(type_name(error))
+        self._note(error)
         self._engine.finish(self.span)
 
     def finish_later(self, result: Any) -> None:
@@ -140,6 +143,7 @@ class Invocation:
             return
         if isinstance(result, BaseException):
             self.call.error = error_facts(result, self.call.snapshot)
+            self._note(result)
         else:
             self.call.result = result
         self._engine.finish(self.span)
@@ -160,13 +164,15 @@ class Invocation:
         return bodies.read_along(response, self.site, reader)
 
     def _stream_state(self) -> StreamState:
-        return StreamState(self.call.snapshot.endpoint, self.site, self._engine.content, self._end_stream)
+        # A foreign span is finished here and now, so its chunks have to be folded here, too.
+        later = self._engine.later if self.span.foreign is None else None
+        endpoint = self.call.snapshot.endpoint
+        return StreamState(endpoint, self.site, self._engine.content, self._end_stream, later)
 
     def _observe_stream(self, stream: Stream, result: Any) -> None:
         state = self._stream_state()
         inner = stream.get_iterator(result)
-        observed = ObservedAsyncIterator if hasattr(inner, "__anext__") else ObservedIterator
-        stream.set_iterator(result, observed(inner, state))
+        stream.set_iterator(result, observe(inner, state))
         self._observing = True
         response = None if stream.body is None else stream.body(result)
         if response is None or not bodies.notice_close(response, self.site, bodies.CloseNotice(state)):
@@ -176,7 +182,12 @@ class Invocation:
         self.call.stream = state
         if error is not None:
             self.call.error = error_facts(error, self.call.snapshot)
+            self._note(error)
         self._engine.finish(self.span)
+
+    def _note(self, error: BaseException) -> None:
+        """For the event of the exception, if events are wanted."""
+        self.call.failure = GUARD.call("events.note", self._engine.events.note, error)
 
 
 def close_with(stream: Any, state: StreamState) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from neuronscope.signals.records import Attributes, LogRecord, LogValue, SpanRecord
 
@@ -49,7 +49,7 @@ def value_bytes(value: object) -> int:
         return _ATTRIBUTE + len(value)
     if isinstance(value, list | tuple):
         size = _ATTRIBUTE
-        for item in value:
+        for item in cast(Sequence[object], value):
             size += _ITEM + (len(item) if isinstance(item, str) else 0)
         return size
     return _ATTRIBUTE

@@ -23,7 +23,7 @@ AttributeValue = AttributeScalar | Sequence[str] | Sequence[bool] | Sequence[int
 Attributes = Mapping[str, AttributeValue]
 # What logs may hold besides, by OpenTelemetry's data model: structure, and bytes.
 LogValue: TypeAlias = (
-    "AttributeScalar | bytes | None | Sequence[AttributeScalar] | Sequence[LogValue] | Mapping[str, LogValue]"
+    "AttributeScalar | bytes | Sequence[AttributeScalar] | Sequence[LogValue] | Mapping[str, LogValue] | None"
 )
 
 
