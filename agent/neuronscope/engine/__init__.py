@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from msgspec.structs import replace
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.propagate import extract
@@ -485,6 +486,9 @@ class Engine:
         else:
             span, recording = item
             record, call, hot_ns = sdk_record(span, self._policy), None, 0
+        parent = self._pipeline.left_out.parent(record.parent_span_id)
+        if parent != record.parent_span_id:
+            record = replace(record, parent_span_id=parent)
         record_metrics(record, call, self.metrics)
         self._ledger.span(recording, record.library, hot_ns)
         if recording is not None:

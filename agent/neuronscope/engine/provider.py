@@ -19,7 +19,9 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
 from neuronscope._version import __version__
+from neuronscope.engine.guard import GUARD
 from neuronscope.engine.ids import PrivateIdGenerator
+from neuronscope.engine.others import LeftOut, is_same_call
 from neuronscope.engine.span import LightSpan
 from neuronscope.settings import Settings
 
@@ -27,11 +29,24 @@ from neuronscope.settings import Settings
 class _Intake(SpanProcessor):
     """Hands spans that the service makes by hand to our worker."""
 
-    def __init__(self, take: Callable[[ReadableSpan], None]) -> None:
+    def __init__(self, take: Callable[[ReadableSpan], None], left_out: LeftOut) -> None:
         self._take = take
+        self._left_out = left_out
+
+    def on_start(self, span: ReadableSpan, parent_context: otel_context.Context | None = None) -> None:
+        ours = trace.get_current_span(parent_context)
+        if type(ours) is LightSpan and ours.call is not None:
+            GUARD.call("provider.on_start", self._compare, span, ours)
+
+    def _compare(self, span: Any, ours: LightSpan) -> None:
+        call = ours.call
+        if call is not None and is_same_call(span, call.snapshot):
+            self._left_out.add(span.get_span_context(), ours.get_span_context())
 
     def on_end(self, span: ReadableSpan) -> None:
-        scope = span.instrumentation_scope
+        scope, context = span.instrumentation_scope, span.get_span_context()
+        if context is not None and context.span_id in self._left_out:
+            return
         # Our own calls come by the queue already, when a processor of the service made them foreign.
         if scope is None or not scope.name.startswith("neuronscope."):
             self._take(span)
@@ -43,6 +58,12 @@ class _Intake(SpanProcessor):
         return True
 
 
+def takes_in(span: Any) -> bool:
+    """Will this SDK span come to our worker when it ends?"""
+    processors = getattr(getattr(span, "_span_processor", None), "_span_processors", ())
+    return any(type(processor) is _Intake for processor in processors)
+
+
 class Pipeline:
     """Decides per call whose a span is, and owns our provider.
 
@@ -52,6 +73,7 @@ class Pipeline:
     Attributes:
         samples_all: our sampler is OpenTelemetry's default: as the parent was, else sampled.  It is then
             not asked for every span.
+        left_out: spans of other instrumentors that stand for a call of ours.
     """
 
     def __init__(self, settings: Settings, take: Callable[[ReadableSpan], None]) -> None:
@@ -60,6 +82,7 @@ class Pipeline:
         self._own: TracerProvider | None = None
         self.samples_all = False
         self._tracers: dict[tuple[int, str], trace.Tracer] = {}
+        self.left_out = LeftOut()
 
     @property
     def own(self) -> TracerProvider:
@@ -77,7 +100,7 @@ class Pipeline:
                 id_generator=PrivateIdGenerator(),
                 shutdown_on_exit=False,
             )
-            provider.add_span_processor(_Intake(self._take))
+            provider.add_span_processor(_Intake(self._take, self.left_out))
             self._own = provider
             self.samples_all = provider.sampler.get_description() == DEFAULT_ON.get_description()
         return self._own

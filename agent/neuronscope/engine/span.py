@@ -42,6 +42,7 @@ class LightSpan(trace.Span):
     model_call: ModelCall | None = None
     recording: Recording | None = None
     foreign: trace.Span | None = None
+    shared = False  # `foreign` is another instrumentor's, who ends it
     masked: dict[str, Any] | None = None
     hot_ns = 0  # what observing the call took of the caller's thread
     dropped_attributes = 0
