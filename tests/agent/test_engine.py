@@ -266,3 +266,16 @@ def test_importing_the_package_loads_no_framework() -> None:
     code = f"import neuronscope, sys; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_long_stream_is_folded_by_the_worker_as_it_comes() -> None:
+    """Chunks are handed over in parts, in order; the span's facts are of all of them."""
+    memory = InMemoryExporter()
+    ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
+    ns.Platform(exporters=[memory])
+    ns.instrument("fake")
+    words = ["w"] * 1000
+    for _ in range(3):
+        assert list(fakelib.Client().chat(" ".join(words), stream=True)) == words
+    assert ns.flush(10)
+    assert [span.attributes[names.OUTPUT_TOKENS] for span in memory.spans] == [1000] * 3

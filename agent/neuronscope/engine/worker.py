@@ -497,4 +497,6 @@ class Worker:
 def _kind(item: Any) -> str:
     if isinstance(item, LayerItem):
         return "layer"
+    if callable(item):
+        return "chunks"  # of a stream: its span will know less
     return "log" if isinstance(item, LogRecord) else "span"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from neuronscope.instrumentation import Peer
+from neuronscope_instrumentation.common.peers import peer as peer_of
 
 _HOSTS: Final = {
     "api.openai.com": "openai",
@@ -27,7 +27,6 @@ _SUFFIXES: Final = (
 )
 # What the protocol is called when the host says nothing: a proxy, or a model server of one's own.
 DEFAULT: Final = "openai"
-_PORTS: Final = {"https": 443, "http": 80}
 
 
 @lru_cache(maxsize=256)
@@ -44,18 +43,4 @@ def provider(host: str) -> str:
 
 def peer(client: Any, url: str) -> Peer:
     """The server that a request of `client` goes to; an absolute `url` overrides the client's base."""
-    if "://" in url:
-        return _absolute(url.partition("?")[0])
-    base = client.base_url  # an httpx URL: host in lower case, port None if the scheme's default
-    return _peer(base.host, base.port, base.scheme)
-
-
-@lru_cache(maxsize=256)
-def _absolute(url: str) -> Peer:
-    parts = urlsplit(url)
-    return _peer(parts.hostname or "", parts.port, parts.scheme)
-
-
-@lru_cache(maxsize=256)
-def _peer(host: str, port: int | None, scheme: str) -> Peer:
-    return Peer(provider(host), host or None, port or _PORTS.get(scheme))
+    return peer_of(client.base_url, url, provider)
