@@ -165,6 +165,8 @@ class Endpoint:
         fold_chunk: ``(response so far, chunk, content) -> Response``; a stream is a fold.
         is_content: ``(chunk) -> bool``: does the chunk carry text, tool arguments or reasoning?  The
             first that does stops time-to-first-chunk.  None: every chunk does.
+        is_complete: ``(response) -> bool``: did the stream say that it was over?  One that ends without a
+            word was cut off.  None: every stream that ends is whole.
         read_error: ``(exception) -> ErrorFacts``; None: the engine takes type and `status_code`.
     """
 
@@ -173,6 +175,7 @@ class Endpoint:
     read_response: ReadResponse | None = None
     fold_chunk: FoldChunk | None = None
     is_content: Callable[[Any], bool] | None = None
+    is_complete: Callable[[Response], bool] | None = None
     read_error: Callable[[BaseException], ErrorFacts] | None = None
 
 
