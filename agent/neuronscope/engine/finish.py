@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
@@ -20,6 +20,9 @@ from neuronscope.instrumentation import Request, Response
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanEvent, SpanLink, SpanRecord
 
+# `error.type` of a stream whose connection ended in order, before the provider had said that it was over.
+CUT_OFF: Final = "stream_cut_off"
+
 
 def call_attributes(call: Call, library: str, content: bool) -> dict[str, Any]:
     """Everything the adapter's readers know about the call, as unmasked attributes."""
@@ -34,6 +37,14 @@ def call_attributes(call: Call, library: str, content: bool) -> dict[str, Any]:
         attributes.update(facts.response_facts(response, request.metric))
     if call.stream is not None:
         attributes.update(facts.stream_facts(call.stream, call.start_perf_ns))
+        whole = endpoint.is_complete
+        if (
+            whole is not None
+            and call.stream.end == "complete"
+            and GUARD.call(f"{library}.is_complete", whole, response) is False
+        ):
+            attributes[names.STREAM_END] = "error"
+            attributes[names.ERROR_TYPE] = CUT_OFF
     if call.error is not None:
         attributes[names.ERROR_TYPE] = call.error.type
         if call.error.status_code is not None:
