@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import sys
 from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from neuronscope.artifact import Artifact, load
 from neuronscope.viewer.document import document
+from neuronscope.viewer.safe import visible
 from neuronscope.viewer.terminal import print_trace
 from neuronscope.viewer.tree import Trace, traces
 
@@ -18,17 +22,64 @@ from neuronscope.viewer.tree import Trace, traces
 @click.command()
 @click.argument("path", metavar="FILE|DIR", type=click.Path(path_type=Path))
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--html", "page", metavar="OUT", type=click.Path(path_type=Path), help="Write one HTML page.")
+@click.option("--follow", is_flag=True, help="Go on, and show new traces as they end.  Ctrl-C stops.")
 @click.option("--last", metavar="N", type=click.IntRange(1), help="Only the last N traces.")
 @click.option("--trace", "trace_id", metavar="ID", help="Only the trace whose id begins so (hex).")
 @click.option("--all-layers", is_flag=True, help="Show every layer of a model call.")
-def view(path: Path, format_: str, last: int | None, trace_id: str | None, all_layers: bool) -> None:
+def view(
+    path: Path,
+    format_: str,
+    page: Path | None,
+    follow: bool,
+    last: int | None,
+    trace_id: str | None,
+    all_layers: bool,
+) -> None:
     """Show the traces in a `.nsz` file, or in a directory of them."""
+    if follow and (page is not None or format_ == "json"):
+        raise click.UsageError("--follow writes to the terminal, without --html and --format json")
+    if follow:
+        from neuronscope.viewer.follow import follow as show_new
+
+        show_new(Console(), path, last=last or 0, trace_id=trace_id, all_layers=all_layers)
+        return
     artifact = load(path)
+    if page is not None:
+        click.echo(write_page(artifact, page, last=last, trace_id=trace_id))
+        return
     if format_ == "json":
         json.dump(document(artifact), sys.stdout, ensure_ascii=False, allow_nan=False)
         sys.stdout.write("\n")
         return
     show(Console(), artifact, last=last, trace_id=trace_id, all_layers=all_layers)
+
+
+def write_page(
+    artifact: Artifact, path: Path, *, last: int | None = None, trace_id: str | None = None
+) -> str:
+    """Write an artifact as one HTML page, complete or not at all; what was written, in words.
+
+    Raises:
+        OSError: it cannot be written; the path is as it was.
+    """
+    from neuronscope.viewer.page import page as page_of
+    from neuronscope.viewer.page_data import narrowed
+
+    if last is not None or trace_id is not None:
+        artifact = narrowed(artifact, last, trace_id)
+    text = page_of(artifact).encode("utf-8")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        temporary.write_bytes(text)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    spans, layers = len(artifact.telemetry.spans), len(artifact.telemetry.layer_snapshots)
+    megabytes = len(text) / 1e6
+    return (
+        f"{path}: {spans:,} spans and {layers:,} layer records in {megabytes:.1f} MB. Open it in a browser."
+    )
 
 
 def show(
@@ -46,10 +97,10 @@ def show(
     for trace in found[-last:] if last else found:
         print_trace(console, trace, all_layers=all_layers)
     if not found:
-        console.print("no traces" if trace_id is None else f"no trace begins with {trace_id}")
+        console.print("no traces" if trace_id is None else f"no trace begins with {escape(trace_id)}")
     _print_damage(console, artifact, found)
 
 
 def _print_damage(console: Console, artifact: Artifact, found: list[Trace]) -> None:
-    for line in artifact.damage:
+    for line in map(escape, map(visible, artifact.damage)):
         console.print(f"[yellow]damaged:[/] {line}" if found else f"[red]damaged:[/] {line}", highlight=False)

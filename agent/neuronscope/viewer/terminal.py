@@ -13,10 +13,12 @@ from rich.tree import Tree
 
 from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.viewer.safe import number, visible
 from neuronscope.viewer.tree import Node, Trace
 
 MAX_LAYERS: Final = 8
 BAR_WIDTH: Final = 16
+MAX_TEXT: Final = 500
 _KIND_STYLE: Final = {
     SpanKind.SERVER: "bold cyan",
     SpanKind.CLIENT: "bold green",
@@ -43,14 +45,15 @@ def _add(tree: Tree, node: Node, origin: int, total: int, service: str, all_laye
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(_bar(span, origin, total), style="dim")
     line.append(f" {ms(span.duration_ms):>9}  ")
-    line.append(span.name, style=_KIND_STYLE.get(span.kind, "bold"))
+    line.append(visible(span.name, MAX_TEXT), style=_KIND_STYLE.get(span.kind, "bold"))
     if node.service and node.service != service:
-        line.append(f"  [{node.service}]", style="blue")
+        line.append(f"  [{visible(node.service, MAX_TEXT)}]", style="blue")
     if span.status is StatusCode.ERROR:
-        line.append(f"  ERROR {span.attributes.get(names.ERROR_TYPE, '')}", style="bold red")
+        error = visible(str(span.attributes.get(names.ERROR_TYPE, "")), MAX_TEXT)
+        line.append(f"  ERROR {error}", style="bold red")
     branch = tree.add(line)
     for fact in facts(span):
-        branch.add(Text(fact, style="dim", no_wrap=True, overflow="ellipsis"))
+        branch.add(Text(visible(fact, MAX_TEXT), style="dim", no_wrap=True, overflow="ellipsis"))
     for text in _layer_lines(node.layers, all_layers):
         branch.add(text)
     for child in node.children:
@@ -62,8 +65,8 @@ def facts(span: SpanRecord) -> Iterator[str]:
     get = span.attributes.get
     if get(names.PROVIDER_NAME) and (words := " · ".join(filter(None, _model_words(span)))):
         yield words
-    if (chunk := get(names.TIME_TO_FIRST_CHUNK)) is not None:
-        yield f"first chunk after {ms(float(str(chunk)) * 1000)}, {get(names.STREAM_CHUNKS)} chunks"
+    if (chunk := number(get(names.TIME_TO_FIRST_CHUNK))) is not None:
+        yield f"first chunk after {ms(chunk * 1000)}, {get(names.STREAM_CHUNKS)} chunks"
     if get(names.DB_SYSTEM):
         yield " · ".join(filter(None, _store_words(span)))
     if ids := get(names.RETRIEVAL_IDS):
@@ -106,8 +109,8 @@ def _store_words(span: SpanRecord) -> Iterator[str]:
         yield f"k {k}"
     if get(names.RETRIEVAL_EMPTY):
         yield "EMPTY"
-    elif (margin := get(names.RETRIEVAL_MARGIN)) is not None:
-        yield f"margin {float(str(margin)):.3f}"
+    elif (margin := number(get(names.RETRIEVAL_MARGIN))) is not None:
+        yield f"margin {margin:.3f}"
     if metric := get(names.RETRIEVAL_METRIC):
         yield str(metric)
 
@@ -115,7 +118,8 @@ def _store_words(span: SpanRecord) -> Iterator[str]:
 def _hits(ids: Any, scores: Any) -> Iterator[str]:
     found, scored = _items(ids), _items(scores)
     for position, hit in enumerate(found[:MAX_LAYERS]):
-        yield f"{hit} {scored[position]:.3f}" if position < len(scored) else str(hit)
+        score = number(scored[position]) if position < len(scored) else None
+        yield str(hit) if score is None else f"{hit} {score:.3f}"
     if len(found) > MAX_LAYERS:
         yield f"and {len(found) - MAX_LAYERS} more"
 
@@ -124,12 +128,12 @@ def _phases(span: SpanRecord) -> Iterator[str]:
     get = span.attributes.get
     forwards = get(names.MODEL_FORWARDS)
     yield f"{forwards} forward{'' if forwards == 1 else 's'}"
-    if (prefill := get(names.MODEL_PREFILL)) is not None:
-        yield f"prefill {ms(float(str(prefill)) * 1000)}"
-    if (decode := get(names.MODEL_DECODE)) is not None:
-        yield f"decode {ms(float(str(decode)) * 1000)}"
-    if (rate := get(names.MODEL_DECODE_RATE)) is not None:
-        yield f"{float(str(rate)):.1f} tokens/s"
+    if (prefill := number(get(names.MODEL_PREFILL))) is not None:
+        yield f"prefill {ms(prefill * 1000)}"
+    if (decode := number(get(names.MODEL_DECODE))) is not None:
+        yield f"decode {ms(decode * 1000)}"
+    if (rate := number(get(names.MODEL_DECODE_RATE))) is not None:
+        yield f"{rate:.1f} tokens/s"
 
 
 def _layer_words(span: SpanRecord) -> Iterator[str]:
@@ -147,7 +151,7 @@ def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[T
         by_layer[record.layer_id].append(record)
     shown = list(by_layer.items())
     hidden = 0 if all_layers else max(0, len(shown) - MAX_LAYERS)
-    width = max((len(layer) for layer in by_layer), default=0)
+    width = min(max((len(layer) for layer in by_layer), default=0), MAX_TEXT)
     for layer, taken in shown[: len(shown) - hidden]:
         summaries = [record.summary for record in taken if record.summary is not None]
         if not summaries:
@@ -156,7 +160,7 @@ def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[T
         bad = sum(s.nan_count + s.inf_count for s in summaries)
         full = sum(record.tensor is not None for record in taken)
         yield Text.assemble(
-            (f"{layer:<{width}}", "magenta"),
+            (f"{visible(layer, MAX_TEXT):<{width}}", "magenta"),
             f" mean {sum(s.mean for s in summaries) / count:+.3f}"
             f" std {sum(s.std for s in summaries) / count:.3f}"
             f" max {max(s.abs_max for s in summaries):.4g}",
