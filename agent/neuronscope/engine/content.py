@@ -81,7 +81,7 @@ class ContentPolicy:
         self.content_on_events = settings.content_on_events
         self.content = self.content_on_spans or self.content_on_events
         self._hash_identifiers = settings.hash_identifiers
-        self._max_length = settings.attribute_max_length
+        self.max_length = settings.attribute_max_length
         self._redactor = redactor
         self._key = os.urandom(16)
         self.redactions_failed = 0
@@ -112,10 +112,11 @@ class ContentPolicy:
     def _apply(self, attributes: Mapping[str, Any], content: bool) -> dict[str, AttributeValue]:
         kept: dict[str, AttributeValue] = {}
         truncated: list[str] = []
-        limit = self._max_length
+        limit = self.max_length
+        known = _CLASSES.get
         for key, value in attributes.items():
             # Most attributes are public and short: they pass with three tests.
-            if _class_of(key) is _PUBLIC:
+            if known(key) is _PUBLIC:
                 kind = value.__class__
                 if kind is int or kind is float or kind is bool:
                     kept[key] = value
@@ -125,7 +126,7 @@ class ContentPolicy:
                     continue
             self._keep(key, value, content, kept, truncated)
         if truncated:
-            kept[names.TRUNCATED] = truncated
+            kept[names.TRUNCATED] = [*cast("Sequence[str]", kept.get(names.TRUNCATED, ())), *truncated]
         return kept
 
     def _keep(
@@ -165,7 +166,7 @@ class ContentPolicy:
         return f"sha256:{digest.hexdigest()[:16]}"
 
     def _fit(self, key: str, value: T, truncated: list[str]) -> T | str:
-        limit = self._max_length
+        limit = self.max_length
         if isinstance(value, str):
             if len(value) <= limit:
                 return value

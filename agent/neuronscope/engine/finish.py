@@ -24,17 +24,27 @@ from neuronscope.signals.records import SpanEvent, SpanLink, SpanRecord
 CUT_OFF: Final = "stream_cut_off"
 
 
-def call_attributes(call: Call, library: str, content: bool) -> dict[str, Any]:
-    """Everything the adapter's readers know about the call, as unmasked attributes."""
+def call_attributes(call: Call, library: str, content: bool, limit: int) -> dict[str, Any]:
+    """Everything the adapter's readers know about the call, as unmasked attributes.
+
+    A reader that fails costs what it would have told, nothing else.
+
+    Args:
+        limit: characters that each attribute with content may have.
+    """
     endpoint = call.snapshot.endpoint
     attributes: dict[str, Any] = {}
     request = GUARD.call(
         f"{library}.read_request", endpoint.read_request, call.snapshot.arguments, content, default=Request()
     )
-    attributes.update(facts.request_facts(request))
+    GUARD.call(f"{library}.request_facts", attributes.update, facts.request_facts(request, limit))
+    truncated = attributes.pop(names.TRUNCATED, [])
     response = GUARD.call(f"{library}.read_response", _response, call, content)
     if response is not None:
-        attributes.update(facts.response_facts(response, request.metric))
+        told = facts.response_facts(response, request.metric, limit)
+        GUARD.call(f"{library}.response_facts", attributes.update, told)
+    if truncated := [*truncated, *attributes.pop(names.TRUNCATED, [])]:
+        attributes[names.TRUNCATED] = truncated
     if call.stream is not None:
         attributes.update(facts.stream_facts(call.stream, call.start_perf_ns))
         whole = endpoint.is_complete
@@ -70,7 +80,9 @@ def light_record(
         masked: attributes that were already read and masked (a foreign span's); else they are read now.
     """
     attributes = (
-        masked if masked is not None else policy.apply(read_attributes(span, policy.content_on_spans))
+        masked
+        if masked is not None
+        else policy.apply(read_attributes(span, policy.content_on_spans, policy.max_length))
     )
     context, parent = span.get_span_context(), span.parent
     failed = names.ERROR_TYPE in attributes
@@ -100,11 +112,11 @@ def light_record(
     )
 
 
-def read_attributes(span: LightSpan, content: bool) -> dict[str, Any]:
+def read_attributes(span: LightSpan, content: bool, limit: int) -> dict[str, Any]:
     """The unmasked attributes of a light span: ours, then what the service set on it."""
     attributes = span.attributes_at_start()
     if span.call is not None:
-        attributes.update(call_attributes(span.call, span.library, content))
+        attributes.update(call_attributes(span.call, span.library, content, limit))
     if span.user_attributes:
         attributes.update(span.user_attributes)
     return attributes
@@ -192,9 +204,9 @@ def record_metrics(record: SpanRecord, call: Call | None, metrics: Aggregator) -
         observe(names.FIRST_CHUNK, attributes.get(names.TIME_TO_FIRST_CHUNK))
         _count_tokens(record, metrics, exemplar)
         if call is not None and call.stream is not None:
-            times = call.stream.times
-            for earlier, later in pairwise(times):
-                observe(names.PER_CHUNK, (later - earlier) / 1e9)
+            gaps = ((later - earlier) / 1e9 for earlier, later in pairwise(call.stream.times))
+            labels = labels_of(names.PER_CHUNK, attributes)
+            metrics.observe_all(names.PER_CHUNK, gaps, labels, exemplar)
     if facts.is_retrieval(attributes) and names.RETRIEVAL_RETURNED in attributes:
         metrics.add(names.RETRIEVALS, 1, labels_of(names.RETRIEVALS, attributes))
         if attributes.get(names.RETRIEVAL_EMPTY):
@@ -210,8 +222,9 @@ def record_metrics(record: SpanRecord, call: Call | None, metrics: Aggregator) -
 
 
 def _count_tokens(record: SpanRecord, metrics: Aggregator, exemplar: tuple[int, int] | None) -> None:
+    attributes: dict[str, Any] = dict(record.attributes)
     for kind, key in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
-        count = record.attributes.get(key)
+        count = attributes.get(key)
         if isinstance(count, int):
-            labels = labels_of(names.TOKEN_USAGE, {**record.attributes, names.TOKEN_TYPE: kind})
-            metrics.observe(names.TOKEN_USAGE, count, labels, exemplar)
+            attributes[names.TOKEN_TYPE] = kind
+            metrics.observe(names.TOKEN_USAGE, count, labels_of(names.TOKEN_USAGE, attributes), exemplar)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from neuronscope import native
@@ -56,21 +56,38 @@ class Aggregator:
         self, metric: Metric, value: float, labels: Labels = (), span: tuple[int, int] | None = None
     ) -> None:
         """Record a value in a histogram; `span` is (trace id, span id) of a *sampled* span."""
-        if not math.isfinite(value):
-            return
+        self.observe_all(metric, (value,), labels, span)
+
+    def observe_all(
+        self,
+        metric: Metric,
+        values: Iterable[float],
+        labels: Labels = (),
+        span: tuple[int, int] | None = None,
+    ) -> None:
+        """Record several values of one series at once."""
         with self._lock:
-            series = self._histograms.setdefault(metric, {})
-            labels = self._admit(metric, series, labels)
-            histogram = series.get(labels)
-            if histogram is None:
-                size = len(metric.buckets) + 1
-                histogram = series[labels] = _Histogram([0] * size, exemplars=[None] * size)
-            index = bisect_left(metric.buckets, value)
-            histogram.counts[index] += 1
-            histogram.sum += value
-            histogram.count += 1
-            if span is not None:
-                histogram.exemplars[index] = Exemplar(value, self._clock(), *span)
+            series = self._histograms.get(metric)
+            if series is None:
+                series = self._histograms[metric] = {}
+            histogram = series.get(labels) or self._new_series(metric, series, labels)
+            for value in values:
+                if not math.isfinite(value):
+                    continue
+                index = bisect_left(metric.buckets, value)
+                histogram.counts[index] += 1
+                histogram.sum += value
+                histogram.count += 1
+                if span is not None:
+                    histogram.exemplars[index] = Exemplar(value, self._clock(), *span)
+
+    def _new_series(self, metric: Metric, series: dict[Labels, _Histogram], labels: Labels) -> _Histogram:
+        labels = self._admit(metric, series, labels)
+        histogram = series.get(labels)
+        if histogram is None:
+            size = len(metric.buckets) + 1
+            histogram = series[labels] = _Histogram([0] * size, exemplars=[None] * size)
+        return histogram
 
     def add(self, metric: Metric, value: float = 1, labels: Labels = ()) -> None:
         """Add to a counter."""

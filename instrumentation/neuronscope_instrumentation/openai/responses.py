@@ -13,18 +13,20 @@ from neuronscope_instrumentation.openai.messages import read_message
 def read_chat(result: Any, content: bool) -> Response:
     """A chat completion in our words."""
     completion = document(result)
-    choices = sorted(
-        items(field(completion, "choices")), key=lambda choice: count(field(choice, "index")) or 0
-    )
+    choices = items(field(completion, "choices"))
+    if len(choices) > 1:
+        choices = sorted(choices, key=lambda choice: count(field(choice, "index")) or 0)
     reasons = [text(field(choice, "finish_reason")) for choice in choices]
-    messages = [
-        read_message(field(choice, "message"), why) for choice, why in zip(choices, reasons, strict=True)
-    ]
+    messages = None
+    if content and choices:
+        messages = [
+            read_message(field(choice, "message"), why) for choice, why in zip(choices, reasons, strict=True)
+        ]
     return Response(
         **head(completion),
         **usage(field(completion, "usage")),
         finish_reasons=[reason for reason in reasons if reason is not None] or None,
-        messages=messages if content and messages else None,
+        messages=messages,
     )
 
 
