@@ -39,6 +39,7 @@ class Entry:
 CLIENTS: Final[dict[str, Entry]] = {
     "uvicorn": Entry("neuronscope_instrumentation.asgi:UVICORN", "uvicorn", "server"),
     "openai": Entry("neuronscope_instrumentation.openai:OPENAI", "openai", "openai"),
+    "anthropic": Entry("neuronscope_instrumentation.anthropic:ANTHROPIC", "anthropic", "anthropic"),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
     "sentence_transformers": Entry(
         "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",

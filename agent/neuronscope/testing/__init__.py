@@ -11,19 +11,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from neuronscope.testing.exporter import InMemoryExporter
 
 if TYPE_CHECKING:
+    from neuronscope.testing.fake_anthropic import FakeAnthropic
     from neuronscope.testing.fake_openai import FakeOpenAI
 
-__all__ = ["FakeOpenAI", "InMemoryExporter"]
+__all__ = ["FakeAnthropic", "FakeOpenAI", "InMemoryExporter"]
+
+_FAKES: Final = {"FakeAnthropic": "fake_anthropic", "FakeOpenAI": "fake_openai"}
 
 
 def __getattr__(name: str) -> object:
-    if name == "FakeOpenAI":
-        from neuronscope.testing.fake_openai import FakeOpenAI
-
-        return FakeOpenAI
+    if name in _FAKES:
+        return getattr(import_module(f"neuronscope.testing.{_FAKES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
