@@ -70,7 +70,9 @@ def wait_until_healthy(process: subprocess.Popen[bytes], port: int, folder: Path
     pytest.fail("the service was not ready after a minute")
 
 
-def exchange(port: int, method: str, path: str, body: bytes | None) -> tuple[int, list[tuple[str, str]], bytes]:
+def exchange(
+    port: int, method: str, path: str, body: bytes | None
+) -> tuple[int, list[tuple[str, str]], bytes]:
     """One request: status, headers that do not tell the time, body."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request(method, path, body, {"content-type": "application/json"} if body else {})
