@@ -165,7 +165,7 @@ def test_uninstrumented_below_another_patch(memory: InMemoryExporter) -> None:
     """Ours only passes through then; instrumented again, there is one span again."""
     ns.instrument("fake")
     assert ENGINE.owns_pipeline()
-    undo = other_instrumentor(**{"app": "theirs"})
+    undo = other_instrumentor(app="theirs")
     theirs = fakelib.Client.__dict__["chat"]
     ns.uninstrument("fake")
     assert fakelib.Client.__dict__["chat"] is theirs

@@ -29,8 +29,8 @@ from neuronscope.engine.finish import light_record, read_attributes, record_metr
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Call, Invocation, changed_arguments
 from neuronscope.engine.metrics import Aggregator
-from neuronscope.engine.propagation import receives_context, trace_headers
 from neuronscope.engine.others import add_missing, is_same_call
+from neuronscope.engine.propagation import receives_context, trace_headers
 from neuronscope.engine.provider import Pipeline, takes_in
 from neuronscope.engine.span import LightSpan
 from neuronscope.engine.worker import Worker
@@ -430,7 +430,8 @@ class Engine:
         assert foreign is not None
         if span.model_call is not None:
             span.own = {**(span.own or {}), **span.model_call.attributes()}
-        masked = self._policy.apply(read_attributes(span, self._policy.content_on_spans))
+        policy = self._policy
+        masked = policy.apply(read_attributes(span, policy.content_on_spans, policy.max_length))
         if span.shared:
             add_missing(foreign, masked)
         else:
@@ -439,7 +440,7 @@ class Engine:
                 foreign.set_status(trace.StatusCode.ERROR)
             foreign.end(span.end_time)
         user = getattr(foreign, "attributes", None)
-        span.masked = self._policy.apply(user) if user is not None else masked
+        span.masked = policy.apply(user) if user is not None else masked
 
     def later(self, work: Callable[[], None]) -> None:
         """Run `work` in the worker, in order with the spans that are handed to it."""

@@ -16,8 +16,11 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
+from opentelemetry import context as otel_context
 
+from neuronscope.engine.fit import SHORTEST, cut
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.propagation import suppressed
 from neuronscope.settings import Settings
 from neuronscope.signals import names
 from neuronscope.signals.names import ATTRIBUTES, Sensitivity
@@ -25,6 +28,7 @@ from neuronscope.signals.records import AttributeValue, LogRecord
 
 Redactor = Callable[[str, str], str]
 REDACTOR_BUDGET_S: Final = 0.05
+REDACTOR_REST: Final = 20
 LOG_BODY: Final = "log.body"  # the key by which the redactor knows messages of the service's log
 T = TypeVar("T")
 
@@ -61,9 +65,12 @@ _FOREIGN_PREFIXES: Final = (
 
 _PUBLIC: Final = Sensitivity.PLAIN
 _URL: Final = object()
+_ODD: Final = object()  # plain, but not plain text
+_INVALID: Final = object()
 # What was decided for a key; bounded, since keys of the service's own spans may be made up.
 _CLASSES: Final[dict[str, object]] = {}
 _MAX_CLASSES: Final = 4096
+_NUMBER: Final = 8  # characters that a number in a list is taken for
 
 
 class ContentPolicy:
@@ -84,6 +91,7 @@ class ContentPolicy:
         self.max_length = settings.attribute_max_length
         self._redactor = redactor
         self._key = os.urandom(16)
+        self._redactor_rests_until = 0.0
         self.redactions_failed = 0
 
     def apply(self, attributes: Mapping[str, Any]) -> dict[str, AttributeValue]:
@@ -133,11 +141,13 @@ class ContentPolicy:
         self, key: str, value: object, content: bool, kept: dict[str, AttributeValue], truncated: list[str]
     ) -> None:
         kind = _class_of(key)
-        if kind is Sensitivity.CONTENT and not content:
+        if kind is _INVALID or (kind is Sensitivity.CONTENT and not content):
             return
-        plain = plain_value(value)
+        plain = GUARD.call("content.value", plain_value, value)
         if plain is None:
             return
+        if kind is _ODD:
+            key = text_value(key)
         if kind is _URL and not content and isinstance(plain, str):
             plain = plain.partition("?")[0]
         if kind is Sensitivity.IDENTIFIER and self._hash_identifiers:
@@ -153,13 +163,25 @@ class ContentPolicy:
         return cast(str, self.apply({names.EXCEPTION_MESSAGE: message}).get(names.EXCEPTION_MESSAGE))
 
     def _redact(self, key: str, text: str) -> str:
-        redactor = cast("Callable[[str, str], object]", self._redactor)
-        start = time.perf_counter()
-        result = GUARD.call("content.redactor", redactor, key, text)
-        if not isinstance(result, str) or time.perf_counter() - start > REDACTOR_BUDGET_S:
+        started = time.perf_counter()
+        result = None if started < self._redactor_rests_until else self._ask_redactor(key, text)
+        took = time.perf_counter() - started
+        if took > REDACTOR_BUDGET_S:
+            # It must not hold up everything else: the slower it is, the longer it is not asked.
+            self._redactor_rests_until = started + took * REDACTOR_REST
+        if not isinstance(result, str) or took > REDACTOR_BUDGET_S:
             self.redactions_failed += 1
             return f"[masked {self._hash(text)} length={len(text)}]"
-        return result
+        return text_value(result)
+
+    def _ask_redactor(self, key: str, text: str) -> object:
+        redactor = cast("Callable[[str, str], object]", self._redactor)
+        # A redactor may itself be a model behind a client that we observe.
+        token = otel_context.attach(suppressed(otel_context.get_current()))
+        try:
+            return GUARD.call("content.redactor", redactor, key, text)
+        finally:
+            otel_context.detach(token)
 
     def _hash(self, text: str) -> str:
         digest = hmac.new(self._key, text.encode("utf-8", "replace"), hashlib.sha256)
@@ -171,7 +193,10 @@ class ContentPolicy:
             if len(value) <= limit:
                 return value
             truncated.append(key)
-            return value[: limit - 1] + "…"
+            return cut(value, limit)
+        if isinstance(value, list) and (few := _first_items(cast("list[object]", value), limit)) is not value:
+            truncated.append(key)
+            return cast("T", few)
         return value
 
 
@@ -184,13 +209,29 @@ def _class_of(key: str) -> object:
     return found
 
 
-def _classify(key: str) -> object:
+def _classify(key: object) -> object:
+    if not isinstance(key, str):
+        return _INVALID
     known = ATTRIBUTES.get(key)
     if known is not None:
         return known.sensitivity
     if key in _FOREIGN_KEYS or key.startswith(_FOREIGN_PREFIXES):
         return Sensitivity.CONTENT
-    return _URL if key in _URL_KEYS else _PUBLIC
+    if key in _URL_KEYS:
+        return _URL
+    return _PUBLIC if key.isascii() else _ODD
+
+
+def _first_items(items: list[object], limit: int) -> list[object]:
+    """As many items as have room; the list itself if that is all of them, uncut."""
+    room = limit
+    for position, item in enumerate(items):
+        size = len(item) if isinstance(item, str) else _NUMBER
+        if size > room:
+            cut_item = [cut(item, room)] if isinstance(item, str) and room > SHORTEST else []
+            return items[:position] + cut_item
+        room -= size
+    return items
 
 
 def _map_text(value: AttributeValue, function: Callable[[str], str]) -> AttributeValue:

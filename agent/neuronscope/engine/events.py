@@ -60,8 +60,13 @@ class Events:
             return None
         if not self._policy.content_on_events:
             return Failure(type_name(error))
+        frames = error.__traceback__
+        while frames is not None and str(frames.tb_frame.f_globals.get("__name__")).startswith(
+            "neuronscope."
+        ):
+            frames = frames.tb_next  # our wrapper, which the service has not written
         trace = TracebackException(
-            type(error), error, error.__traceback__, limit=-MAX_FRAMES, lookup_lines=False, compact=True
+            type(error), error, frames, limit=-MAX_FRAMES, lookup_lines=False, compact=True
         )
         return Failure(type_name(error), trace)
 
@@ -90,7 +95,9 @@ class Events:
         """The span's attributes, with content, which events hold as structure."""
         masked = record.attributes
         if not self._policy.content_on_spans:
-            masked = self._policy.apply_to_event(read_attributes(span, content=True))
+            masked = self._policy.apply_to_event(
+                read_attributes(span, content=True, limit=self._policy.max_length)
+            )
         return {key: structured(key, value) for key, value in masked.items()}
 
 

@@ -5,13 +5,12 @@ Only this file knows which attribute a fact becomes.  Pure functions, run by the
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from neuronscope.engine.fingerprint_query import QueryFacts, query_facts
+from neuronscope.engine.fit import fit_json
 from neuronscope.instrumentation import Hit, Message, Operation, Peer, Request, Response
 from neuronscope.signals import names
 
@@ -82,8 +81,8 @@ def start_facts(operation: Operation, target: str | None, peer: Peer, method: st
             yield names.SERVER_PORT, peer.port
 
 
-def request_facts(request: Request) -> Pairs:
-    """The request's attributes."""
+def request_facts(request: Request, limit: int) -> Pairs:
+    """The request's attributes; content as JSON of at most `limit` characters."""
     yield from _scalars(request, _REQUEST)
     if request.stream:
         yield names.REQUEST_STREAM, True
@@ -91,12 +90,15 @@ def request_facts(request: Request) -> Pairs:
         yield names.REQUEST_CHOICE_COUNT, request.choice_count
     if request.service_tier and request.service_tier != "auto":
         yield names.OPENAI_REQUEST_SERVICE_TIER, request.service_tier
+    truncated: list[str] = []
     if request.messages is not None:
-        yield names.INPUT_MESSAGES, to_json(map(message_dict, request.messages))
+        yield _content(names.INPUT_MESSAGES, list(map(message_dict, request.messages)), limit, truncated)
     if request.system is not None:
-        yield names.SYSTEM_INSTRUCTIONS, to_json(request.system)
+        yield _content(names.SYSTEM_INSTRUCTIONS, request.system, limit, truncated)
     if request.tools is not None:
-        yield names.TOOL_DEFINITIONS, to_json(request.tools)
+        yield _content(names.TOOL_DEFINITIONS, request.tools, limit, truncated)
+    if truncated:
+        yield names.TRUNCATED, truncated
     if request.query_vectors is not None:
         yield names.QUERY_COUNT, len(request.query_vectors)
         if len(request.query_vectors) == 1 and (facts := query_facts(request.query_vectors[0])):
@@ -112,11 +114,14 @@ def query_attributes(facts: QueryFacts) -> Pairs:
     yield names.QUERY_FINGERPRINT, facts.fingerprint
 
 
-def response_facts(response: Response, metric: str | None = None) -> Pairs:
+def response_facts(response: Response, metric: str | None, limit: int) -> Pairs:
     """The response's attributes; `metric` is what the request knew of how to read scores."""
     yield from _scalars(response, _RESPONSE)
     if response.messages is not None:
-        yield names.OUTPUT_MESSAGES, to_json(map(message_dict, response.messages))
+        truncated: list[str] = []
+        yield _content(names.OUTPUT_MESSAGES, list(map(message_dict, response.messages)), limit, truncated)
+        if truncated:
+            yield names.TRUNCATED, truncated
     if response.returned is not None:
         yield names.DB_RETURNED_ROWS, response.returned
     if response.hits is not None:
@@ -171,13 +176,16 @@ def stream_facts(state: StreamState, start_perf_ns: int) -> Pairs:
 
 def message_dict(message: Message) -> dict[str, Any]:
     """A message in OpenTelemetry's schema."""
-    return {key: value for key, value in asdict(message).items() if value is not None}
+    found = {"role": message.role, "parts": list(message.parts)}
+    return found if message.finish_reason is None else {**found, "finish_reason": message.finish_reason}
 
 
-def to_json(items: Any) -> str:
+def _content(key: str, items: Any, limit: int, truncated: list[str]) -> tuple[str, str]:
     """Content attributes are JSON text: Python SDKs have no structured span attributes."""
-    value = cast("Any", items if isinstance(items, list | tuple | dict) else list(items))
-    return json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))
+    text, shortened = fit_json(items, limit)
+    if shortened:
+        truncated.append(key)
+    return key, text
 
 
 def _scalars(facts: Request | Response, table: Sequence[tuple[str, str]]) -> Pairs:

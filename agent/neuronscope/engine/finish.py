@@ -11,7 +11,7 @@ from opentelemetry.util.types import Attributes as OtelAttributes
 
 from neuronscope._version import __version__
 from neuronscope.engine import facts
-from neuronscope.engine.content import ContentPolicy
+from neuronscope.engine.content import ContentPolicy, text_value
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Call
 from neuronscope.engine.metrics import Aggregator, labels_of
@@ -91,7 +91,7 @@ def light_record(
     return SpanRecord(
         trace_id=context.trace_id,
         span_id=context.span_id,
-        name=span.name,
+        name=text_value(span.name),
         kind=span.kind,
         start_unix_ns=span.start_time,
         end_unix_ns=span.end_time or span.start_time,
@@ -130,7 +130,7 @@ def sdk_record(span: ReadableSpan, policy: ContentPolicy) -> SpanRecord:
     return SpanRecord(
         trace_id=context.trace_id,
         span_id=context.span_id,
-        name=span.name,
+        name=text_value(span.name),
         kind=span.kind,
         start_unix_ns=span.start_time or 0,
         end_unix_ns=span.end_time or 0,
@@ -171,7 +171,9 @@ def _plain(attributes: OtelAttributes) -> dict[str, Any]:
 
 
 def _masked_event(event: SpanEvent, policy: ContentPolicy) -> SpanEvent:
-    return SpanEvent(event.name, event.time_unix_ns, policy.apply(event.attributes), event.dropped_attributes)
+    return SpanEvent(
+        text_value(event.name), event.time_unix_ns, policy.apply(event.attributes), event.dropped_attributes
+    )
 
 
 def _masked_link(link: SpanLink, policy: ContentPolicy) -> SpanLink:

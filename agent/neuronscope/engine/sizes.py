@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
+from msgspec.structs import replace
+
+from neuronscope.signals import names
 from neuronscope.signals.records import Attributes, LogRecord, LogValue, SpanRecord
 
 _SPAN: Final = 256
 _ATTRIBUTE: Final = 24
 _ITEM: Final = 12
+_SHORT: Final = 1024
+_TOLD: Final = 64  # names of removed attributes that are listed
+# A collector takes 4 MiB in one gRPC message; characters may be 3 bytes.
+MAX_SPAN_BYTES: Final = 1 << 20
 
 
 def span_bytes(record: SpanRecord) -> int:
@@ -53,3 +60,38 @@ def value_bytes(value: object) -> int:
             size += _ITEM + (len(item) if isinstance(item, str) else 0)
         return size
     return _ATTRIBUTE
+
+
+def lighten(record: SpanRecord, limit: int) -> tuple[SpanRecord, int]:
+    """The span without its heaviest parts, so that it has at most `limit` bytes, and its size.
+
+    First what events and links carry goes, then the largest attributes; what the registry knows and is no
+    content (model, tokens, finish reasons, errors, scores) goes last; numbers and short texts never do.
+    """
+    attributes = dict(record.attributes)
+    gone: list[str] = []
+    size = span_bytes(record)
+    events, links = record.events, record.links
+    if size - attributes_bytes(attributes) > limit // 2:
+        events = [replace(event, attributes={}) for event in events]
+        links = [replace(link, attributes={}) for link in links]
+        gone += ["events"] * bool(events) + ["links"] * bool(links)
+        size = span_bytes(replace(record, events=events, links=links))
+    for key in sorted(attributes, key=lambda key: (_is_core(key), -value_bytes(attributes[key]))):
+        weight = value_bytes(attributes[key])
+        if size <= limit or (weight <= _SHORT and _is_core(key)):
+            break
+        del attributes[key]
+        gone.append(key)
+        size -= len(key) + weight
+    told = attributes.get(names.TRUNCATED, ())
+    attributes[names.TRUNCATED] = [*(told if isinstance(told, list) else ()), *gone[:_TOLD]]
+    dropped = record.dropped_attributes + len(gone)
+    return replace(
+        record, attributes=attributes, events=events, links=links, dropped_attributes=dropped
+    ), size
+
+
+def _is_core(key: str) -> bool:
+    known = names.ATTRIBUTES.get(key)
+    return known is not None and known.sensitivity is not names.Sensitivity.CONTENT

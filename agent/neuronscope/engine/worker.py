@@ -24,7 +24,7 @@ from opentelemetry import context as otel_context
 from neuronscope import native
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.propagation import suppressed
-from neuronscope.engine.sizes import log_bytes, span_bytes
+from neuronscope.engine.sizes import MAX_SPAN_BYTES, lighten, log_bytes, span_bytes
 from neuronscope.exporters import Exporter
 from neuronscope.signals.records import Attributes, Batch, Fidelity, LayerRecord, LogRecord, SpanRecord
 
@@ -378,8 +378,11 @@ class Worker:
         elif isinstance(record, LogRecord):
             self.add_log(record)
         else:
+            size = span_bytes(record)
+            if size > MAX_SPAN_BYTES:
+                record, size = lighten(record, MAX_SPAN_BYTES)
             self._spans.append(record)
-            self._batch_bytes += span_bytes(record)
+            self._batch_bytes += size
 
     def add_log(self, record: LogRecord) -> None:
         """Take a finished log record; for the finisher, while it runs."""
