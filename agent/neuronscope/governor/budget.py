@@ -6,11 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 from typing import Any, Final
 
 from neuronscope.exceptions import OverheadBudgetExceeded
-from neuronscope.governor.accounts import Account
+from neuronscope.governor.accounts import CLIP, MOST_FOLLOWS, Account
 from neuronscope.governor.costs import Costs
 from neuronscope.governor.turns import Site, Turns
 from neuronscope.native import new_lock
@@ -25,10 +25,15 @@ MIN_JUDGED_NS: Final = 200_000_000
 # What may be saved up, in ns of work: a long quiet time must not pay for a minute of full capture.
 CAPACITY_NS: Final = 10_000_000_000
 RESERVE_NS: Final = 1_000_000_000  # work whose earnings are kept for layers that have waited longer
+# Until the worker has told what its part of a capture costs, it may be as much as this, for a quarter of
+# the grant; and some captures are let through anyhow.
+FIRST_AFTER_NS: Final = 100_000
+FIRST_QUEUED: Final = 16
 REFRESH_NS: Final = 1_000_000
 AGENT_FORGETS_S: Final = 60.0  # of work: the agent is judged by its last minute or so, a scope as a whole
 STATE_NS: Final = 1_000_000_000  # the visible state improves only after so long without a refusal
 _FULL, _SUMMARY, _OFF = Fidelity.FULL, Fidelity.SUMMARY, Fidelity.OFF
+_NEVER: Final = 1 << 62
 _RANK: Final = {Fidelity.FULL: 0, Fidelity.SUMMARY: 1, Fidelity.CRITICAL: 2, Fidelity.OFF: 3}
 _LADDER: Final = {
     Fidelity.FULL: "everything that was asked for is captured again",
@@ -90,6 +95,8 @@ class Budget:
         self._clock = clock
         self._cpu = time.process_time_ns if cpu is None and clock is time.perf_counter_ns else cpu
         self._lock = new_lock()  # re-entered when garbage collection ends a stream
+        # On the hot path: a `with` costs twice as much.
+        self._acquire, self._release = self._lock.acquire, self._lock.release
         # observed work
         self._active = 0
         self._since = 0
@@ -114,18 +121,25 @@ class Budget:
         self._surplus = 0.0
         # the worker's part of a capture that is still in the queue
         self._after = Costs()
+        self._after_known: bool = parent is not None and parent._after_known
+        if parent is not None:
+            self._after.borrow(parent._after)
+        self._first_queued = max(FIRST_QUEUED, int(self._grant / 4 / FIRST_AFTER_NS))
         self._queued = 0
         self._queued_bytes = 0
         # what is watched
         self._turns = Turns()
         self._sites: dict[tuple[str, str], Site] = {}
+        self._known: dict[str, Site] = {}  # by probe, one whose cost has been seen
         self._accounts: dict[str, Account] = {}
         # the ladder
         self._free = action != "reduce"  # nothing is withheld
         self._closed = False
         self._full_off = False
         self._taken = 0
-        self._skipped = 0
+        # While captures are closed, sites whose latest turn is this or later are refused without more ado.
+        self._closed_until = 0
+        self._open_to = _NEVER
         self._reduced = 0
         self._state = Fidelity.FULL
         self._low_at = dict.fromkeys(Fidelity, -STATE_NS)
@@ -135,21 +149,27 @@ class Budget:
     # --- observed time ---------------------------------------------------------------------------
     def enter(self, probe: str = "", spent_ns: float = 0) -> None:
         """An observed interval begins (a call, a scope); `spent_ns` of the caller's thread went into that."""
-        with self._lock:
+        self._acquire()
+        try:
             if self._active == 0:
                 self._since = self._clock()
             self._active += 1
             if spent_ns:
                 self._charge(probe, spent_ns)
+        finally:
+            self._release()
 
     def leave(self, probe: str = "", spent_ns: float = 0) -> None:
         """An observed interval ends; `spent_ns` of the caller's thread went into observing it."""
-        with self._lock:
+        self._acquire()
+        try:
             self._active -= 1
             if self._active == 0:
                 self._observed_ns += self._clock() - self._since
             if spent_ns:
                 self._charge(probe, spent_ns)
+        finally:
+            self._release()
 
     def charge(self, probe: str, spent_ns: float) -> None:
         """Account for work that is never withheld, done in a thread of the service."""
@@ -166,7 +186,9 @@ class Budget:
             if records:
                 self._queued = max(0, self._queued - records)
                 self._queued_bytes = max(0, self._queued_bytes - nbytes)
-                self._after.learn(nbytes // records, spent_ns / records)
+                self._after.learn(nbytes // records, spent_ns / records, records)
+                self._after_known = True
+                self._turns.after = self._after.table[0]
         if self._parent is not None:
             self._parent.told(probe, spent_ns)
 
@@ -201,23 +223,20 @@ class Budget:
 
         A capture that is granted must be followed by `spend`.
         """
-        size = nbytes.bit_length()
-        with self._lock:
-            site.asked += 1
-            cost = (site.full if want is _FULL else site.summary).table[size]
-            if cost <= self._surplus and site.taken:
+        if site.turn >= self._open_to and self._clock() < self._closed_until:
+            site.refused += 1
+            return _OFF
+        cost = (site.full_table if want is _FULL else site.summary_table)[nbytes.bit_length()]
+        self._acquire()
+        try:
+            if cost <= self._surplus:
                 self._surplus -= cost
                 self._reserved += cost
                 self._in_flight += 1
                 return want
-            if (
-                self._closed
-                and site.turn >= self._turns.sweep - 1
-                and self._clock() - self._read_at < REFRESH_NS
-            ):
-                self._skipped += 1
-                return _OFF
             fidelity = self._decide(site, want, nbytes)
+        finally:
+            self._release()
         if self._outbox:
             self._deliver()
         return fidelity
@@ -238,12 +257,13 @@ class Budget:
             self._reserved = max(0.0, self._reserved - reserved) if self._in_flight > 0 else 0.0
             self._trying = False
             self._largest = max(self._largest, spent_ns)
-            site.nbytes = nbytes
             account = self._account(site.probe)
             account.hot_ns += spent_ns
             account.nbytes += queued
             self._spent += spent_ns
-            self._surplus -= spent_ns - reserved
+            self._surplus -= spent_ns - reserved + self._after.table[0]
+            site.took()
+            self._known[site.probe] = site
             self._queued += 1
             self._queued_bytes += queued
             self._taken += 1
@@ -293,8 +313,7 @@ class Budget:
     def _refuse(self, sites: Sequence[Site], affordable: set[int]) -> None:
         for site in sites:
             if id(site) not in affordable:
-                site.asked += 1
-                self._skipped += 1
+                site.refused += 1
                 self._turns.ask(site)
                 if site.turn < self._turns.sweep:
                     site.summary.refuse(site.nbytes)
@@ -303,17 +322,27 @@ class Budget:
     def _decide(self, site: Site, want: Fidelity, nbytes: int) -> Fidelity:
         """The slow path of `admit`: the balance is short, or the site is new."""
         if self.exhausted:
-            self._skipped += 1
+            site.refused += 1
             return _OFF
         now = self._clock()
         self._refresh(now)
         turns = self._turns
         if self._free:
             return self._grant_capture(site, want, nbytes)
+        if not self._after_known and self._queued + self._in_flight >= self._first_queued:
+            site.refused += 1
+            return _OFF
+        if not site.taken:
+            known = self._known.get(site.probe)
+            if known is not None:
+                site.full.borrow(known.full)
+                site.summary.borrow(known.summary)
+        if site.nbytes != nbytes:
+            turns.weigh(site, nbytes)
         turns.ask(site)
         left_behind = turns.left_behind(site)
         if self._closed and not left_behind and not site.critical:
-            self._skipped += 1
+            site.refused += 1
             return _OFF
         kept = 0.0 if site.critical else min(turns.older(site), self._reserve_limit())
         if site.turn >= turns.sweep and not site.abnormal:
@@ -331,7 +360,7 @@ class Budget:
             site.summary.refuse(nbytes)
             if site.turn < turns.sweep:
                 self._closed = True
-        self._skipped += 1
+        site.refused += 1
         self._lower(Fidelity.CRITICAL, now)
         return _OFF
 
@@ -352,6 +381,7 @@ class Budget:
         self._reserved += cost
         self._surplus -= cost
         self._in_flight += 1
+        self._turns.took(site)
         return fidelity
 
     # --- the bucket ------------------------------------------------------------------------------
@@ -359,11 +389,12 @@ class Budget:
         account = self._accounts.get(probe)
         if account is None:
             account = self._accounts[probe] = Account()
-        counted = account.clipped(spent_ns)
-        account.hot_ns += counted
-        self._spent += counted
-        self._surplus -= counted
-        return counted
+        spent_ns = min(spent_ns, account.most)
+        account.most += MOST_FOLLOWS * (CLIP * spent_ns - account.most)
+        account.hot_ns += spent_ns
+        self._spent += spent_ns
+        self._surplus -= spent_ns
+        return spent_ns
 
     def _account(self, probe: str) -> Account:
         account = self._accounts.get(probe)
@@ -378,7 +409,8 @@ class Budget:
         """What the worker still has to do for captures that were taken."""
         if not self._queued:
             return 0.0
-        return self._queued * self._after.predict(self._queued_bytes // self._queued)
+        each = self._after.predict(self._queued_bytes // self._queued)
+        return self._queued * (each if self._after_known else max(each, FIRST_AFTER_NS))
 
     def _reserve_limit(self) -> float:
         return max(self._grant / 2, self._rate * RESERVE_NS)
@@ -413,12 +445,15 @@ class Budget:
                 self._forget(net)
         self._reopen()
         self._judge(now)
-        rest = self._turns.total + self._reserve_limit()
-        self._surplus = (
-            0.0 if self.exhausted or self._full_off or self._closed else self._balance() / 2 - rest
-        )
-        if self._free and not self.exhausted:
-            self._surplus = float("inf")
+        withheld = self.exhausted or self._full_off or self._closed or not self._after_known
+        if withheld:
+            self._surplus = 0.0
+        elif self._free:
+            self._surplus = inf
+        else:
+            self._surplus = self._balance() / 2 - min(self._turns.total, self._reserve_limit())
+        self._closed_until = now + REFRESH_NS
+        self._open_to = self._turns.sweep - 1 if self._closed else _NEVER
 
     def _forget(self, net: float) -> None:
         """Let the past fade, and cap what is saved up."""
@@ -472,9 +507,10 @@ class Budget:
         return {
             "overhead_pct": round(self._overhead_pct(), 3),
             "budget_pct": float(self.max_overhead_pct),
+            "work_s": round(self._work_ns / 1e9, 3),
             "probe": self._costliest(),
             "captured": self._taken,
-            "not_captured": self._skipped,
+            "not_captured": self.skipped,
             "reduced": self._reduced,
         }
 
@@ -483,7 +519,8 @@ class Budget:
         # What `reduce` promises is "to within one mispredicted capture": that one is no reason to stop.
         excused = 0.0 if self._free else self._largest
         overhead = 100.0 * (self._spent - excused) / self._work_ns if self._work_ns > 0 else 0.0
-        if self._work_ns * self._rate >= 2 * self._grant and self._work_ns >= MIN_JUDGED_NS:
+        observed = self._work_ns + self._spent
+        if observed * self._rate >= 2 * self._grant and observed >= MIN_JUDGED_NS:
             if overhead > self.max_overhead_pct and "exceeded" not in self._warned:
                 self._warned.add("exceeded")
                 self._outbox.append(("neuronscope.overhead.exceeded", self._state, self._facts()))
@@ -520,9 +557,8 @@ class Budget:
             )  # fmt: skip
         elif state is not Fidelity.FULL:
             _log.warning(
-                "observation costs %.1f %% of the observed work and would cost more than the budget, %g %%: "
-                "%s. Most of it: %s",
-                facts["overhead_pct"], facts["budget_pct"], _LADDER[state], facts["probe"],
+                "the overhead budget of %g %% is used up (%.1f %% of %.3g s of work): %s. Most of it: %s",
+                facts["budget_pct"], facts["overhead_pct"], facts["work_s"], _LADDER[state], facts["probe"],
             )  # fmt: skip
 
     # --- what is told ----------------------------------------------------------------------------
@@ -551,7 +587,7 @@ class Budget:
     @property
     def skipped(self) -> int:
         """Captures that were not affordable."""
-        return self._skipped
+        return sum(site.refused for site in self._turns.sites)
 
     @property
     def reduced(self) -> int:
@@ -573,7 +609,7 @@ class Budget:
     def coverage(self) -> list[Coverage]:
         """How often each watched layer ran, and was captured."""
         with self._lock:
-            return [Coverage(s.probe, s.layer, s.asked, s.taken) for s in self._turns.sites]
+            return [Coverage(s.probe, s.layer, s.taken + s.refused, s.taken) for s in self._turns.sites]
 
     @property
     def costliest_probe(self) -> str:

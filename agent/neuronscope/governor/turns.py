@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronscope.governor.costs import Costs
+from neuronscope.governor.costs import UNKNOWN, Costs
 
 # A layer that looked abnormal keeps its preference for this many of its captures.
 ABNORMAL_FOR = 32
@@ -15,16 +15,17 @@ class Site:
         probe: the probe or adapter that the cost is told under.
         layer: the layer's id.
         full, summary: learned costs of the two kinds of capture.
+        full_table, summary_table: the same as tables by size class; infinite before the first capture.
         turn: the sweep in which it was last captured.
-        asked: how often it ran while watched.
         taken: how often it was captured.
+        refused: how often it ran and was not.
         nbytes: size of its latest tensor.
         abnormal: captures for which it still has preference.
     """
 
     __slots__ = (
-        "_mean", "_n", "_spread", "abnormal", "asked", "asked_at", "critical", "full", "layer", "nbytes",
-        "parked", "probe", "summary", "taken", "turn", "weight",
+        "_mean", "_n", "_spread", "abnormal", "asked_at", "critical", "full", "full_table", "layer", "nbytes",
+        "parked", "probe", "refused", "summary", "summary_table", "taken", "turn", "weight",
     )  # fmt: skip
 
     def __init__(self, probe: str, layer: str, *, critical: bool = False) -> None:
@@ -33,8 +34,9 @@ class Site:
         self.critical = critical
         self.full = Costs()
         self.summary = Costs()
+        self.full_table = self.summary_table = UNKNOWN
         self.turn = 0
-        self.asked = 0
+        self.refused = 0
         self.asked_at = 0
         self.taken = 0
         self.nbytes = 0
@@ -44,6 +46,11 @@ class Site:
         self._n = 0
         self._mean = 0.0
         self._spread = 0.0
+
+    def took(self) -> None:
+        """A capture was taken: its cost is known now."""
+        self.taken += 1
+        self.full_table, self.summary_table = self.full.table, self.summary.table
 
     def look(self, value: float, finite: bool) -> None:
         """Tell what a capture looked like: `value` is any statistic that is steady in health."""
@@ -70,6 +77,7 @@ class Turns:
 
     Attributes:
         sweep: number of the current sweep.
+        after: what the worker will do for a capture, in ns.
         owed: what the sites cost that have not been captured in this sweep.
         parked: the same of those that do not run.
     """
@@ -79,6 +87,7 @@ class Turns:
         "_idle_asks",
         "_last_waiting_ask",
         "_sites",
+        "after",
         "owed",
         "parked",
         "sweep",
@@ -88,6 +97,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.sweep = 1
+        self.after = 0.0
         self.owed = 0.0
         self.parked = 0.0
         self.total = 0.0
@@ -132,6 +142,18 @@ class Turns:
                 self._park_waiting()
         site.asked_at = self._asks
 
+    def weigh(self, site: Site, nbytes: int) -> None:
+        """The site's tensor has another size now."""
+        site.nbytes = nbytes
+        before = site.weight
+        self._set_weight(site)
+        more = site.weight - before
+        self.total += more
+        if site.parked:
+            self.parked += more
+        elif site.turn < self.sweep:
+            self.owed += more
+
     def left_behind(self, site: Site) -> bool:
         """Has the site missed a whole sweep?"""
         return site.turn < self.sweep - 1
@@ -146,8 +168,7 @@ class Turns:
         return sum(other.weight for other in self._sites if other.turn < turn)
 
     def took(self, site: Site) -> None:
-        """The site was captured."""
-        site.taken += 1
+        """The site is captured."""
         if site.turn < self.sweep:
             if site.parked:
                 site.parked = False
@@ -185,6 +206,5 @@ class Turns:
         if not self.waiting and self._sites:  # all parked: whoever runs next wakes itself
             self.owed = 0.0
 
-    @staticmethod
-    def _set_weight(site: Site) -> None:
-        site.weight = site.summary.predict(site.nbytes)
+    def _set_weight(self, site: Site) -> None:
+        site.weight = site.summary.predict(site.nbytes) + self.after
