@@ -196,14 +196,25 @@ def severity(level: int) -> int:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """The message; what a handler of the service has made of it is not made again."""
+    """The message; what a handler of the service has made of it is not made again.
+
+    Where it cannot be made (a wrong format, a `__str__` that raises) the format has to do.
+    """
     made = vars(record).get("message")
     if isinstance(made, str):
         return made
+    text = GUARD.call("logs.message", _formatted, record)
+    if text is None:
+        message: object = record.msg
+        text = message if isinstance(message, str) else f"<{type(message).__name__}>"
+    return text
+
+
+def _formatted(record: logging.LogRecord) -> str | None:
     try:
         return record.getMessage()
-    except (TypeError, ValueError, LookupError, AttributeError):  # arguments that do not fit the format
-        return str(record.msg)
+    except (TypeError, ValueError, LookupError, AttributeError):
+        return None  # its arguments do not fit it, which `logging` tells on stderr
 
 
 def _reaches_root(logger: logging.Logger) -> bool:
