@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import socket
@@ -24,12 +25,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord as TheirLogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace import SpanKind, StatusCode
 from oteltap import OtelTapHttpProtobufReceiver, OtelTapHttpProtobufReceiverSettings
 
-from collectors import OK, Collector, Protocol, free_port, rotel, serving, spans_in, until
+import neuronscope as ns
+from collectors import OK, Collector, Protocol, free_port, logs_in, rotel, serving, spans_in, until
 from neuronscope.exporters import ExporterContext
 from neuronscope.settings import Settings
 from neuronscope.signals import names
@@ -37,6 +40,7 @@ from neuronscope.signals.records import (
     Batch,
     Exemplar,
     HistogramValue,
+    LogRecord,
     MetricFamily,
     MetricPoint,
     MetricsSnapshot,
@@ -44,8 +48,11 @@ from neuronscope.signals.records import (
     SpanLink,
     SpanRecord,
 )
+from neuronscope.testing.fake_openai import FakeOpenAI
 from neuronscope_exporters.otlp import OtlpExporter, create
+from neuronscope_exporters.otlp.encode_logs import LogEncoder
 from neuronscope_exporters.otlp.encode_spans import SpanEncoder
+from openai_cases import sync_client
 
 pytestmark = pytest.mark.integration
 
@@ -127,6 +134,31 @@ def trace() -> list[SpanRecord]:
     return [server, chat]
 
 
+def logs() -> list[LogRecord]:
+    """An event with structure, and a line of the service's log."""
+    now = time.time_ns()
+    event = LogRecord(
+        now, now + 1, 5, "DEBUG",
+        attributes={
+            "gen_ai.input.messages": [
+                {"role": "user", "parts": [{"type": "text", "content": "naïve \U0001f600"}]}
+            ],
+            "gen_ai.usage.input_tokens": 7, "gen_ai.request.stream": True, "score": 0.5, "ids": ["a", "b"],
+        },
+        trace_id=0xA1B2 << 96, span_id=0x22, trace_flags=1,
+        event_name="gen_ai.client.inference.operation.details", library="neuronscope.openai",
+    )  # fmt: skip
+    line = LogRecord(
+        now, now + 1, 17, "ERROR", "order 17 failed", {"tenant": "t1"}, library="app.db", dropped_attributes=1
+    )
+    return [event, line]
+
+
+def expected_logs(records: list[LogRecord]) -> list[TheirLogRecord]:
+    (payload,) = LogEncoder(lambda _reason, _count: None).encode(RESOURCE, records)
+    return logs_in(payload.body)
+
+
 def span(name: str = "chat", attributes: Mapping[str, Any] | None = None) -> SpanRecord:
     return SpanRecord(0xA, 0xB, name, SpanKind.CLIENT, 1, 2, attributes or {})
 
@@ -151,7 +183,7 @@ async def oteltap() -> AsyncGenerator[tuple[OtelTapHttpProtobufReceiver, int]]:
 
 
 async def test_oteltap_receives_every_field(bench: Bench) -> None:
-    """A receiver that is not ours decodes what we wrote: spans and metrics."""
+    """A receiver that is not ours decodes what we wrote: spans, metrics and logs."""
     sent = trace()
     wanted = expected(sent)
 
@@ -162,12 +194,17 @@ async def test_oteltap_receives_every_field(bench: Bench) -> None:
         # The receiver keeps nothing: whoever wants a message asks before it comes.
         spans = [asyncio.create_task(receiver.await_trace(has(span_id), timeout=30)) for span_id in wanted]
         metric = asyncio.create_task(receiver.await_metric(lambda _metric: True, timeout=30))
+        line = asyncio.create_task(
+            receiver.await_log(lambda log: log.body.string_value == "order 17 failed", timeout=30)
+        )
         await asyncio.sleep(0)
         exporter = bench.exporter(f"http://127.0.0.1:{port}", metrics_exporter="otlp")
-        exporter.export(Batch(RESOURCE, sent))
+        records = logs()
+        exporter.export(Batch(RESOURCE, sent, logs=records))
         assert await asyncio.to_thread(exporter.flush, 20)
         assert await asyncio.gather(*spans) == list(wanted.values())
         _check_metric(await metric)
+        assert await line == expected_logs(records)[1]
         await asyncio.to_thread(exporter.shutdown, 5)
     assert not bench.lost
 
@@ -184,9 +221,11 @@ def test_rotel_passes_every_field_on(
         exporter = bench.exporter(
             endpoints[protocol], protocol, otlp_compression=compression, metrics_exporter="otlp"
         )
-        exporter.export(Batch(RESOURCE, sent))
+        records = logs()
+        exporter.export(Batch(RESOURCE, sent, logs=records))
         assert exporter.flush(20)
         until(lambda: len(collector.spans) >= len(wanted) and len(collector.metrics) > 0)
+        until(lambda: len(collector.logs) >= len(records))
         exporter.shutdown(5)
     got = [one for path, _, body in collector.requests if path.endswith("traces") for one in spans_in(body)]
     assert {one.span_id: one for one in got} == wanted
@@ -200,7 +239,8 @@ def test_rotel_passes_every_field_on(
         "neuronscope.server",
         "neuronscope.openai",
     }
-    assert bench.exported["span"] == 2
+    assert collector.logs == expected_logs(records)
+    assert bench.exported["span"] == bench.exported["log"] == 2
     assert not bench.lost
 
 
@@ -244,6 +284,42 @@ def test_http_requests_are_what_the_settings_say(bench: Bench, collector: Collec
     metrics = next(body for path, _, body in collector.requests if path.endswith("metrics"))
     request = ExportMetricsServiceRequest.FromString(metrics)
     assert request.resource_metrics[0].resource.attributes[0].value.string_value == "svc"
+
+
+def test_a_service_sends_its_events_and_log_by_the_standard_variables(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way: settings from the environment, the engine, the worker, and three paths of one server."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "api-key=logs")
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "event_only")
+    monkeypatch.setenv("NEURONSCOPE_LOGS", "export")
+    canary = "zebra-canary-7731"
+    with FakeOpenAI() as server, ns.Platform(service_name="svc") as platform, sync_client(server) as client:
+        platform.instrument("openai")
+        with ns.Scope("request"):
+            logging.getLogger("app").error("going to ask")
+            create: Any = client.chat.completions.create
+            create(model="m", messages=[{"role": "user", "content": canary}])
+        assert platform.flush(20)
+    bodies = dict.fromkeys(("/v1/traces", "/v1/logs", "/v1/metrics"), b"")
+    for path, headers, body in collector.requests:
+        bodies[path] += body
+        assert (headers.get("api-key") == "logs") is (path == "/v1/logs")
+    assert canary.encode() in bodies["/v1/logs"]
+    assert canary.encode() not in bodies["/v1/traces"] + bodies["/v1/metrics"]
+    spans = {one.name: one for one in spans_in(bodies["/v1/traces"])}
+    line, event = sorted(collector.logs, key=lambda log: log.event_name)
+    assert (line.body.string_value, line.span_id) == ("going to ask", spans["request"].span_id)
+    assert (event.event_name, event.span_id) == (names.INFERENCE_DETAILS.name, spans["chat m"].span_id)
+    counted = [
+        point.as_double
+        for metric in collector.metrics
+        if metric.name == "neuronscope.exported"
+        for point in metric.sum.data_points
+        if any(pair.value.string_value == "log" for pair in point.attributes)
+    ]
+    assert counted[-1] == 2
 
 
 def test_503_then_ok_loses_nothing(bench: Bench, collector: Collector) -> None:

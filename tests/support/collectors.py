@@ -16,8 +16,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -80,6 +82,11 @@ def spans_in(body: bytes) -> list[Span]:
     return [s for r in request.resource_spans for group in r.scope_spans for s in group.spans]
 
 
+def logs_in(body: bytes) -> list[LogRecord]:
+    request = ExportLogsServiceRequest.FromString(body)
+    return [log for r in request.resource_logs for group in r.scope_logs for log in group.log_records]
+
+
 class Collector:
     """Answers from a list, then with its last answer; keeps what it was sent."""
 
@@ -99,6 +106,10 @@ class Collector:
     @property
     def spans(self) -> list[str]:
         return [s.name for path, _, body in self.requests if path.endswith("traces") for s in spans_in(body)]
+
+    @property
+    def logs(self) -> list[LogRecord]:
+        return [log for path, _, body in self.requests if path.endswith("logs") for log in logs_in(body)]
 
     @property
     def metrics(self) -> list[Metric]:
