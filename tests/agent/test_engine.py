@@ -189,7 +189,9 @@ def test_a_service_with_its_own_pipeline_gets_each_span_once(exporter: InMemoryE
     assert chat.attributes[names.OUTPUT_TOKENS] == 2
     (ours,) = exporter.spans
     assert ours.foreign
-    assert ours.span_id == chat.get_span_context().span_id
+    identity = chat.get_span_context()
+    assert identity is not None
+    assert ours.span_id == identity.span_id
 
 
 def test_a_processor_added_to_our_provider_makes_spans_foreign(exporter: InMemoryExporter) -> None:

@@ -70,9 +70,10 @@ def wait_until_healthy(process: subprocess.Popen[bytes], port: int, folder: Path
     pytest.fail("the service was not ready after a minute")
 
 
-def exchange(
-    port: int, method: str, path: str, body: bytes | None
-) -> tuple[int, list[tuple[str, str]], bytes]:
+Answer = tuple[int, list[tuple[str, str]], bytes]
+
+
+def exchange(port: int, method: str, path: str, body: bytes | None) -> Answer:
     """One request: status, headers that do not tell the time, body."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request(method, path, body, {"content-type": "application/json"} if body else {})
@@ -81,11 +82,11 @@ def exchange(
         return response.status, headers, response.read()
 
 
-def answers(folder: Path, environment: Mapping[str, str]) -> tuple[list[object], list[object]]:
+def answers(folder: Path, environment: Mapping[str, str]) -> tuple[list[Answer], list[tuple[str, bytes]]]:
     """What the service answers, and what it sends to the model."""
     folder.mkdir()
     with FakeOpenAI() as llm, service(folder, llm.base_url, environment) as port:
-        given: list[object] = [exchange(port, *request) for request in REQUESTS]
+        given = [exchange(port, *request) for request in REQUESTS]
         return given, [(request.path, request.body) for request in llm.requests]
 
 
@@ -97,7 +98,7 @@ def test_observation_changes_no_byte_and_leaks_none(tmp_path: Path) -> None:
         return observed_environment({**bare, "NEURONSCOPE_NSZ": str(tmp_path / f"{name}.segments"), **more})
 
     expected = answers(tmp_path / "bare", bare)
-    assert [status for status, *_ in expected[0]] == [200, 422, 200, 422, 200, 404, 405]  # type: ignore[misc]
+    assert [answer[0] for answer in expected[0]] == [200, 422, 200, 422, 200, 404, 405]
     assert answers(tmp_path / "observed", observed("observed")) == expected
     capture = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_and_event"}
     assert answers(tmp_path / "content", observed("content", **capture)) == expected

@@ -16,7 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.sampling import DEFAULT_ON
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Sampler
 
 from neuronscope._version import __version__
 from neuronscope.engine.guard import GUARD
@@ -102,13 +102,13 @@ class Pipeline:
             )
             provider.add_span_processor(_Intake(self._take, self.left_out))
             self._own = provider
-            self.samples_all = provider.sampler.get_description() == DEFAULT_ON.get_description()
+            self.samples_all = _describe(provider.sampler) == _describe(DEFAULT_ON)
         return self._own
 
     @property
     def _own_processors(self) -> tuple[Any, ...]:
         own: Any = self._own
-        processors: tuple[Any, ...] = own._active_span_processor._span_processors  # noqa: SLF001
+        processors: tuple[Any, ...] = own._active_span_processor._span_processors
         return processors
 
     def foreign(self) -> trace.TracerProvider | None:
@@ -142,3 +142,8 @@ class Pipeline:
         return tracer.start_span(
             span.name, context=parent, kind=span.kind, attributes=span.own, start_time=span.start_time
         )
+
+
+def _describe(sampler: Sampler) -> str:
+    describe: Callable[[], str] = sampler.get_description
+    return describe()

@@ -38,7 +38,7 @@ class StreamState:
     """
 
     __slots__ = (
-                "_content",
+        "_content",
         "_endpoint",
         "_finish",
         "_is_content",
