@@ -152,7 +152,7 @@ def _capture_logs() -> None:
     with _lock:
         if _logs is None and settings.enabled and settings.logs != "off":
             service_name = str(ENGINE.resource().get("service.name", ""))
-            _logs = LogCapture(settings, service_name, ENGINE.take_log, _charge_logs)
+            _logs = LogCapture(settings, service_name, ENGINE.take_log)
             _logs.install()
 
 
@@ -162,10 +162,6 @@ def _release_logs() -> None:
         captured, _logs = _logs, None
         if captured is not None:
             captured.uninstall()
-
-
-def _charge_logs(nanoseconds: int) -> None:
-    ENGINE.budget.charge("logging", nanoseconds)
 
 
 def installation(name: str) -> Installation:

@@ -28,6 +28,7 @@ from neuronscope.engine.events import Events
 from neuronscope.engine.finish import light_record, read_attributes, record_metrics, sdk_record
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Call, Invocation, changed_arguments
+from neuronscope.engine.logged import LogItem
 from neuronscope.engine.metrics import Aggregator
 from neuronscope.engine.others import add_missing, is_same_call
 from neuronscope.engine.propagation import receives_context, trace_headers
@@ -463,15 +464,16 @@ class Engine:
             self._ledger.layer(recording, probe, record.nbytes)
             worker.put_layer(record, recording)
 
-    def take_log(self, record: LogRecord) -> None:
-        """Queue a record that the service logged, its content not masked yet."""
+    def take_log(self, item: LogItem) -> None:
+        """Queue what the service has logged."""
         worker = self._worker
         if worker is not None and self.active:
-            worker.put_log(record)
+            worker.put_log(item)
 
     def _finish_item(self, item: Any) -> SpanRecord | LogRecord | None:
-        if isinstance(item, LogRecord):
-            return self._policy.apply_to_log(item)
+        if isinstance(item, LogItem):
+            self._ledger.span(None, "logging", item.hot_ns)
+            return self._policy.apply_to_log(item.record())
         if isinstance(item, functools.partial):  # see `later`
             item()
             return None

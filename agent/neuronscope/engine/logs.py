@@ -24,10 +24,10 @@ from opentelemetry import trace
 from neuronscope.engine.events import MAX_FRAMES
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import type_name
+from neuronscope.engine.logged import LogItem
 from neuronscope.engine.propagation import SUPPRESSING
 from neuronscope.settings import Settings
 from neuronscope.signals import names
-from neuronscope.signals.records import LogRecord
 
 OWN: Final = "neuronscope"
 # Names of OpenTelemetry's instrumentation of `logging`, so that its format strings work.
@@ -37,8 +37,9 @@ SAMPLED: Final = "otelTraceSampled"
 SERVICE: Final = "otelServiceName"
 _IDS: Final = frozenset({TRACE_ID, SPAN_ID, SAMPLED, SERVICE})
 # What every record has; the rest came by `extra=`.
-_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"} | _IDS
-_MAX_SEVERITY: Final = 24
+_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | _IDS
+_STANDARD: Final = _PLAIN | {"message", "asctime", "taskName"}  # what formatters and later Pythons add
+_SUPPRESSING: Final = frozenset(SUPPRESSING)
 
 _log = logging.getLogger(OWN)
 
@@ -47,23 +48,20 @@ class LogCapture:
     """Correlates the service's log records, and exports them if the settings say so.
 
     Args:
-        take: takes a record whose content is not masked yet.
-        charge: told the nanoseconds that the service's thread spent here.
+        take: queues what was logged.
     """
 
     def __init__(
         self,
         settings: Settings,
         service_name: str,
-        take: Callable[[LogRecord], None],
-        charge: Callable[[int], None],
+        take: Callable[[LogItem], None],
     ) -> None:
         self._exports = settings.logs == "export"
         self._level: int = getattr(logging, settings.logs_level.upper())
         self._texts = settings.content_on_events
         self._service_name = service_name
         self._take = take
-        self._charge = charge
         self._active = False
         self._stands_aside = False
         self._undo: list[Callable[[], None]] = []
@@ -130,14 +128,15 @@ class LogCapture:
         return undo
 
     def _export(self, logger: logging.Logger, record: logging.LogRecord) -> None:
-        if record.levelno < self._level or not _reaches_root(logger) or record.name.partition(".")[0] == OWN:
+        started = time.perf_counter_ns()
+        if record.levelno < self._level or not _reaches_root(logger) or _is_ours(record.name):
             return
         context = otel_context.get_current()
-        if any(context.get(key) for key in SUPPRESSING) or self._exported_by_others():
+        if not _SUPPRESSING.isdisjoint(context) and any(context.get(key) for key in _SUPPRESSING):
             return
-        started = time.perf_counter_ns()
-        self._take(self._record_of(record))
-        self._charge(time.perf_counter_ns() - started)
+        if self._exported_by_others():
+            return
+        self._take(self._item(record, started))
 
     def _exported_by_others(self) -> bool:
         """Does OpenTelemetry's own handler take the service's records already?"""
@@ -153,23 +152,26 @@ class LogCapture:
                 return True
         return False
 
-    def _record_of(self, record: logging.LogRecord) -> LogRecord:
+    def _item(self, record: logging.LogRecord, started_ns: int) -> LogItem:
         found = vars(record)
-        attributes = {key: value for key, value in found.items() if key not in _STANDARD}
+        attributes: dict[str, Any] | None = None
+        if len(found) - ("message" in found) - ("asctime" in found) > len(_PLAIN):
+            attributes = {key: value for key, value in found.items() if key not in _STANDARD}
         if record.exc_info and record.exc_info[1] is not None:
-            attributes.update(self._exception(record.exc_info[1]))
-        trace_id, span_id = _identity(found.get(TRACE_ID)), _identity(found.get(SPAN_ID))
-        return LogRecord(
-            time_unix_ns=int(record.created * 1e9),
-            observed_unix_ns=time.time_ns(),
-            severity=severity(record.levelno),
-            severity_text=record.levelname,
-            body=_message(record),
-            attributes=attributes,
-            trace_id=trace_id,
-            span_id=span_id,
-            trace_flags=int(bool(trace_id) and bool(found.get(SAMPLED))),
-            library=record.name,
+            attributes = {**(attributes or {}), **self._exception(record.exc_info[1])}
+        made: object = found.get("message")
+        return LogItem(
+            made if isinstance(made, str) else _message(record),
+            record.levelno,
+            record.levelname,
+            record.name,
+            record.created,
+            time.time_ns(),
+            str(found.get(TRACE_ID, "")),
+            str(found.get(SPAN_ID, "")),
+            bool(found.get(SAMPLED)),
+            time.perf_counter_ns() - started_ns,
+            attributes,
         )
 
     def _exception(self, error: BaseException) -> dict[str, str]:
@@ -184,25 +186,8 @@ class LogCapture:
         return attributes
 
 
-def severity(level: int) -> int:
-    """OpenTelemetry's severity number of a level: ten levels of `logging` to four of its numbers.
-
-    DEBUG is 5, INFO 9, WARNING 13, ERROR 17, CRITICAL 21; levels between take the next ones, below DEBUG
-    is TRACE.  Source: OpenTelemetry specification, "Logs Data Model".
-    """
-    if level <= 0:
-        return 0
-    return min(4 * (level // 10) + min(level % 10, 3) + 1, _MAX_SEVERITY)
-
-
 def _message(record: logging.LogRecord) -> str:
-    """The message; what a handler of the service has made of it is not made again.
-
-    Where it cannot be made (a wrong format, a `__str__` that raises) the format has to do.
-    """
-    made = vars(record).get("message")
-    if isinstance(made, str):
-        return made
+    """The message; where it cannot be made (a wrong format, a `__str__` that raises) the format has to do."""
     text = GUARD.call("logs.message", _formatted, record)
     if text is None:
         message: object = record.msg
@@ -217,19 +202,13 @@ def _formatted(record: logging.LogRecord) -> str | None:
         return None  # its arguments do not fit it, which `logging` tells on stderr
 
 
+def _is_ours(name: str) -> bool:
+    return name.startswith(OWN) and name.partition(".")[0] == OWN
+
+
 def _reaches_root(logger: logging.Logger) -> bool:
     while logger.parent is not None:
         if not logger.propagate:
             return False
         logger = logger.parent
     return True
-
-
-def _identity(text: object) -> int:
-    """The id in hex; 0 when there is none."""
-    if not isinstance(text, str):
-        return 0
-    try:
-        return int(text, 16)
-    except ValueError:
-        return 0

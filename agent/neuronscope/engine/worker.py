@@ -23,6 +23,7 @@ from opentelemetry import context as otel_context
 
 from neuronscope import native
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.logged import LogItem
 from neuronscope.engine.propagation import suppressed
 from neuronscope.engine.sizes import MAX_SPAN_BYTES, lighten, log_bytes, span_bytes
 from neuronscope.exporters import Exporter
@@ -229,13 +230,16 @@ class Worker:
             return
         self.put(LayerItem(record, recording), nbytes)
 
-    def put_log(self, record: LogRecord) -> None:
+    def put_log(self, item: LogItem) -> None:
         """Queue a log record of the service; it is turned away before spans are."""
-        nbytes = log_bytes(record)
-        if self.pending_bytes + nbytes > SUMMARY_SHARE * self._max_bytes:
-            self._count_lost("log", "queue_full", 1)
+        nbytes = max(item.nbytes, SPAN_BYTES)  # the short ones take the quick way of spans
+        if (
+            self.pending_bytes + nbytes > SUMMARY_SHARE * self._max_bytes
+            or len(self._queue) >= SUMMARY_SHARE * self._max_spans
+        ):
+            self._count_lost("log", "stopped" if self._stopping else "queue_full", 1)
             return
-        self.put(record, nbytes)
+        self.put(item, nbytes)
 
     def _reserve(self, extra: int) -> bool:
         with self._producers:
@@ -502,4 +506,4 @@ def _kind(item: Any) -> str:
         return "layer"
     if callable(item):
         return "chunks"  # of a stream: its span will know less
-    return "log" if isinstance(item, LogRecord) else "span"
+    return "log" if isinstance(item, LogItem) else "span"
