@@ -67,8 +67,13 @@ def layer(number: int, step: int, of: SpanRecord | None, **changes: Any) -> Laye
 def artifact(spans: Sequence[SpanRecord], layers: Sequence[LayerRecord] = (), **changes: Any) -> Artifact:
     """An artifact of one process, called ``service``."""
     services = {(one.trace_id, one.span_id): "service" for one in spans}
-    fields: dict[str, Any] = {"resources": ({"service.name": "service"},), "services": services}
-    return Artifact(Telemetry(spans, layers), **(fields | {"path": "run.nsz"} | changes))
+    fields: dict[str, Any] = {
+        "resources": ({"service.name": "service"},),
+        "services": services,
+        "path": "run.nsz",
+    }
+    fields |= changes
+    return Artifact(Telemetry(spans, layers), **fields)
 
 
 def incident() -> Artifact:
@@ -144,9 +149,7 @@ def incident() -> Artifact:
         },
     )
     spans = [ask, search, chat, generate]
-    services = {
-        (trace, one.span_id): "model-server" if one is generate else "rag-service" for one in spans
-    }
+    services = {(trace, one.span_id): "model-server" if one is generate else "rag-service" for one in spans}
     lost = SpanEvent("nsz.lost", START, {"item": "span", "reason": "disk_full", "count": 7})
     return artifact(
         spans,

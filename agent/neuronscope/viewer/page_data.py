@@ -34,7 +34,7 @@ from neuronscope.viewer.safe import number, visible
 from neuronscope.viewer.terminal import facts
 from neuronscope.viewer.words import GROUPS, words
 
-SPAN_FIELDS: Final = (
+SPAN_FIELDS: Final[tuple[str, ...]] = (
     "parent",  # number of the parent span, or -1
     "depth",
     "name",

@@ -10,12 +10,12 @@ export const KINDS = {
   other: "Other",
 };
 
-// What a trace can be filtered by: [flag, label, meaning].
+// What traces can be filtered by, and spans are marked with: [flag, filter, meaning, mark].
 export const FLAGS = [
-  ["error", "Errors", "a span failed"],
-  ["nonfinite", "Non-finite", "NaN or Inf in a layer"],
-  ["empty", "Empty retrieval", "a search found nothing"],
-  ["skipped", "Not recorded", "layers left out: budget"],
+  ["error", "Errors", "a span failed", "error"],
+  ["nonfinite", "Non-finite", "NaN or Inf in a layer", "NaN/Inf"],
+  ["empty", "Empty retrieval", "a search found nothing", "empty"],
+  ["skipped", "Not recorded", "layer runs that the budget left out", "not recorded"],
 ];
 
 const FLAG_KEYS = {
@@ -35,6 +35,7 @@ class Span {
     this.service = recording.services[this.service];
     this.error = this.error === 1;
     this.grids = [];
+    this.flags = new Set(this.error ? ["error"] : []);
     this.keys = recording.shapes[this.shape];
     this.about = recording.keys;
   }
@@ -100,9 +101,12 @@ function placeGrids(recording) {
   for (const grid of recording.grids) {
     const span = recording.spans[grid.span];
     const trace = span ? span.trace : byId.get(grid.trace);
-    if (span) span.grids.push(grid);
-    else if (trace) trace.loose.push(grid);
-    else lost.push(grid);
+    if (span) {
+      span.grids.push(grid);
+      if (grid.non_finite.length > 0) span.flags.add("nonfinite");
+    } else {
+      (trace?.loose ?? lost).push(grid);
+    }
     if (trace && grid.non_finite.length > 0) trace.flags.add("nonfinite");
   }
   if (lost.length === 0) return;
@@ -118,7 +122,9 @@ function setFlags(recording) {
     const places = recording.shapes.map((shape) => shape.indexOf(key));
     for (const span of recording.spans) {
       const place = places[span.shape];
-      if (place >= 0 && test(span.values[place])) span.trace.flags.add(flag);
+      if (place < 0 || !test(span.values[place])) continue;
+      span.flags.add(flag);
+      span.trace.flags.add(flag);
     }
   }
 }

@@ -81,7 +81,7 @@ function errors(span) {
   const failed = (span.extra?.events ?? []).filter(([name]) => name === "exception");
   if (!span.error && failed.length === 0) return null;
   const lines = failed.flatMap(([, , pairs]) => pairs.map(([key, value]) => [key, shown(value)]));
-  return el("section", { class: "card wide failure", role: "alert" },
+  return el("section", { class: "card wide failure" },
     el("h3", {}, "Failed: ", foreign(String(span.get("error.type") ?? "error"))),
     span.extra?.message ? el("p", {}, foreign(span.extra.message)) : null,
     lines.map(([key, text]) => el("p", {}, el("span", { class: "dim" }, foreign(key), " "), foreign(text, { class: "pre" }))));
@@ -202,8 +202,11 @@ function health(packed, span, map) {
   if (bad > 0) {
     parts.push(el("button", { type: "button", class: "badge nonfinite", title: "Go to the next one", onclick: () => map.seekBad() },
       `${count(bad, "cell")} with NaN or Inf – show`));
-  } else {
-    parts.push(el("span", { class: "good" }, `all ${count(grid.cells.length)} recorded cells are finite`));
+  } else if (grid.known > 0) {
+    parts.push(el("span", { class: "good" }, `${count(grid.known, "cell")}, all finite`));
+  }
+  if (grid.known < grid.cells.length) {
+    parts.push(el("b", { class: "absent" }, `${count(grid.cells.length - grid.known, "cell")} without statistics`));
   }
   const skipped = span?.number("neuronscope.layers.skipped") ?? 0;
   if (grid.missing > 0) parts.push(el("b", { class: "absent" }, `${count(grid.missing)} of ${count(grid.records.length)} cells not recorded: ${map.why}`));

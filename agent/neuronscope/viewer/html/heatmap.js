@@ -12,6 +12,7 @@ export const METRICS = [
 const SEQUENTIAL = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
 const DIVERGING = ["#0b5cad", "#5b9bd5", "#c6dbef", "#f4f4f2", "#fdd0a2", "#f08a3c", "#b34700"];
 const GLARING = "#ff0033";
+const FINITE = "#5f9e8f";
 const LARGEST = 3.4028e38;
 const AXIS = 22;
 
@@ -33,6 +34,11 @@ export class Grid {
     this.bad = new Map(packed.non_finite.map(([record, ...counts]) => [record, counts]));
   }
 
+  // Records that have statistics; of the others only that there is a tensor is known.
+  get known() {
+    return this.state.reduce((sum, state) => sum + (state & 1), 0);
+  }
+
   get missing() {
     return this.records.length - this.cells.length;
   }
@@ -46,12 +52,12 @@ export class Grid {
     return this.about.steps ? this.about.steps[column] : column;
   }
 
-  // Smallest and largest finite value of a metric, of one row or of all.
+  // Smallest and largest value of a metric, of one row or of all; where all elements are finite.
   range(metric, row) {
     let [low, high] = [Infinity, -Infinity];
     const plane = this.planes[metric];
     for (const [record, cell] of this.cells.entries()) {
-      if (row !== undefined && Math.floor(cell / this.width) !== row) continue;
+      if (this.bad.has(record) || (row !== undefined && Math.floor(cell / this.width) !== row)) continue;
       const value = plane[record];
       if (value < low) low = value;
       if (value > high) high = value;
@@ -74,12 +80,13 @@ class Scale {
     }
     this.log = metric !== "mean" && low > 0 && high / low > 50;
     Object.assign(this, { low, high });
+    this.shades = Array.from({ length: 256 }, (_, shade) => blend(this.colors, shade / 255));
   }
 
   color(value) {
     const [from, to, at] = this.log ? [this.low, this.high, value].map(Math.log) : [this.low, this.high, value];
     const share = to > from ? (at - from) / (to - from) : this.colors === DIVERGING ? 0.5 : 0;
-    return blend(this.colors, Math.min(1, Math.max(0, share)));
+    return this.shades[Math.round(255 * Math.min(1, Math.max(0, share)))];
   }
 }
 
@@ -229,7 +236,8 @@ export class HeatMap {
   }
 
   color(row, record) {
-    if (!this.scale) return "#5f9e8f";
+    if (!(this.grid.state[record] & 1)) return this.hatch;
+    if (!this.scale) return FINITE;
     const value = this.grid.planes[this.metric][record];
     if (Number.isNaN(value)) return this.hatch;
     return (this.rowScales?.[row] ?? this.scale).color(value);
@@ -357,7 +365,8 @@ export class HeatMap {
     if (scale) {
       const ramp = el("i", { class: "ramp", style: { background: `linear-gradient(90deg, ${scale.colors.join(",")})` } });
       const [low, high] = this.byLayer ? ["layer's least", "its most"] : [significant(scale.low, 3), significant(scale.high, 3)];
-      parts.push(el("span", {}, low, ramp, high, scale.log && !this.byLayer ? " (log)" : ""));
+      const label = METRICS.find(([name]) => name === this.metric)[1];
+      parts.push(el("span", {}, `${label} ${low}`, ramp, high, scale.log && !this.byLayer ? " (log)" : ""));
     } else {
       parts.push(swatch("finite", "finite"));
     }

@@ -37,7 +37,7 @@ function values(span, key) {
   const found = span.attributes.filter(([about]) => about[0].toLowerCase().includes(key));
   const own = { name: span.name, service: span.service, trace: span.trace.id, span: span.id, kind: span.kind };
   const texts = found.map(([, value]) => String(value).toLowerCase());
-  return key in own ? [String(own[key]).toLowerCase(), ...texts] : texts;
+  return Object.hasOwn(own, key) ? [String(own[key]).toLowerCase(), ...texts] : texts;
 }
 
 function numbers(span, key) {

@@ -26,6 +26,7 @@ export function duration(microseconds) {
   if (size >= 1000) return `${(ms / 1000).toFixed(size >= 10000 ? 1 : 2)} s`;
   if (size >= 10) return `${ms.toFixed(0)} ms`;
   if (size >= 0.1) return `${ms.toFixed(2)} ms`;
+  if (size === 0) return "0 ms";
   return `${microseconds.toFixed(size >= 0.01 ? 0 : 1)} µs`;
 }
 

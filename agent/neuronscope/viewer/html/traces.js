@@ -99,11 +99,10 @@ export class TraceList {
   }
 }
 
-function badges(trace) {
-  const words = { error: "error", nonfinite: "NaN/Inf", empty: "empty", skipped: "not recorded" };
-  return el("span", { class: "badges" },
-    FLAGS.filter(([flag]) => trace.flags.has(flag)).map(([flag]) =>
-      el("span", { class: `badge ${flag}` }, words[flag])));
+// What is wrong with a trace or a span, in as many words.
+export function badges(marked, without = "") {
+  const wrong = FLAGS.filter(([flag]) => marked.flags.has(flag) && flag !== without);
+  return el("span", { class: "badges" }, wrong.map(([flag, , , mark]) => el("span", { class: `badge ${flag}` }, mark)));
 }
 
 // A thin bar: the stages of the trace by their share of its time.

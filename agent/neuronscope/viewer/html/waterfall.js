@@ -3,6 +3,7 @@
 import { KINDS, selfTimes } from "./data.js";
 import { clock, count, duration, el, foreign, percent } from "./text.js";
 import { Rows } from "./scrolling.js";
+import { badges } from "./traces.js";
 
 const ROW = 44;
 const MAX_INDENT = 14;
@@ -66,7 +67,8 @@ export class Waterfall {
     const name = el("div", { class: "line" }, caret,
       el("b", { class: "cut" }, foreign(span.name)),
       span.service && span.service !== above?.service ? foreign(span.service, { class: "process" }) : null,
-      span.error ? el("span", { class: "badge error" }, foreign(String(span.get("error.type") ?? "error"))) : null);
+      span.error ? el("span", { class: "badge error" }, foreign(String(span.get("error.type") ?? "error"))) : null,
+      badges(span, "error"));
     const facts = el("div", { class: "dim facts cut" }, foreign(span.facts.join(" · ")));
     return el("div", {
       class: `row ${span.error ? "failed" : ""} ${this.matches(span) ? "match" : ""}`,

@@ -1,0 +1,407 @@
+"""The page of ``view --html`` in a real browser: looked at, searched, driven by keys, attacked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import neuronscope as ns
+import strange
+from browser import Browser
+from neuronscope.artifact import Artifact
+from neuronscope.viewer.page import page
+
+pytestmark = pytest.mark.integration
+
+SELECTED = ".waterfall .row[aria-selected=true] b"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests of the module."""
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(shared: Browser) -> Iterator[Browser]:
+    """The browser at the size of a desk; no test may leave a word on the console, or a request."""
+    shared.resize(1280, 900)
+    shared.prefer("light")
+    shared.console.clear()
+    shared.requests.clear()
+    yield shared
+    assert shared.console == []
+    assert [address for address in shared.requests if not address.startswith(("file:", "data:"))] == []
+
+
+def show(browser: Browser, artifact: Artifact, folder: Path, fragment: str = "") -> None:
+    """Write an artifact's page, and open it."""
+    path = folder / "page.html"
+    path.write_text(page(artifact), "utf-8")
+    browser.open(path.as_uri() + fragment)
+
+
+def pixel(browser: Browser, row: int, column: int, canvas: str = ".heat canvas") -> list[int]:
+    """The colour near the corner of a heat map's cell, read from the canvas."""
+    script = f"""(() => {{
+      const canvas = document.querySelector({json.dumps(canvas)});
+      const [cw, gutter] = [{_cell("width")}, {_cell("gutter")}];
+      const x = gutter + {column} * cw + 2, y = 22 + {row} * 18 + 2;
+      const copy = document.createElement('canvas');
+      const pen = copy.getContext('2d', {{ willReadFrequently: true }});
+      pen.drawImage(canvas, -x, -y);
+      return [...pen.getImageData(0, 0, 8, 8).data];
+    }})()"""
+    found: list[int] = browser.run(script)
+    return found
+
+
+def _cell(what: str) -> str:
+    """Geometry of the incident's heat map: 12 columns, labels of one digit."""
+    wide = "document.querySelector('.heat').clientWidth"
+    return "38" if what == "gutter" else f"Math.min(64, Math.max(5, Math.floor(({wide} - 38 - 2) / 12)))"
+
+
+def test_an_incident_tells_itself(browser: Browser, tmp_path: Path) -> None:
+    """What failed is open, with its message; the marks are in the list and in the waterfall."""
+    show(browser, strange.incident(), tmp_path)
+    assert browser.text(SELECTED) == "chat tiny"
+    assert "APIConnectionError" in browser.text(".failure")
+    assert "connection lost" in browser.text(".failure")
+    assert browser.text("#traces .badges").split("\n") == ["error", "NaN/Inf", "not recorded"]
+    assert "rag-service → model-server" in browser.text(".heading")
+    tiles = browser.text(".tiles").replace("\n", " ")
+    assert "tokens in → out 247 → ?" in tiles
+    assert "first chunk after 900 ms" in tiles
+    assert browser.text("#agent") == "recording: damaged"
+
+
+def test_retrieved_documents_have_ids_scores_and_the_margin(browser: Browser, tmp_path: Path) -> None:
+    """A row for each hit, a bar as long as its score, negative ones marked."""
+    show(browser, strange.incident(), tmp_path)
+    browser.click(".waterfall .row:nth-child(2)")
+    table = browser.text(".documents").split()
+    assert [word for word in table if word in ("leave-policy", "travel", "expenses")] == [
+        "leave-policy", "travel", "expenses"
+    ]  # fmt: skip
+    assert {"0.81", "0.79", "-0.12", "0.02"} <= set(table)
+    widths = browser.run(
+        "[...document.querySelectorAll('.meter i')].map((bar) => parseFloat(bar.style.width))"
+    )
+    assert widths == pytest.approx([100, 100 * 0.79 / 0.81, 100 * 0.12 / 0.81])
+    assert browser.run("document.querySelectorAll('.meter .negative').length") == 1
+    assert "margin\n1.15" in browser.text(".tiles")
+
+
+def test_missing_and_non_finite_cells_look_like_nothing_else(browser: Browser, tmp_path: Path) -> None:
+    """For every metric: red for NaN, hatching for no record, and words for both."""
+    show(browser, strange.incident(), tmp_path)
+    browser.click(".waterfall .row:nth-child(4)")
+    assert "6 cells with NaN or Inf" in browser.text(".health")
+    assert "24 of 72 cells not recorded: budget" in browser.text(".health")
+    for metric in ("mean", "std", "abs_max", "non_finite"):
+        browser.click(f".switch [data-metric={metric}]")
+        bad, absent, value = pixel(browser, 3, 6), pixel(browser, 3, 7), pixel(browser, 0, 0)
+        assert bad[:3] == [255, 0, 51]
+        colours = {tuple(absent[at : at + 3]) for at in range(0, len(absent), 4)}
+        assert len(colours) > 4  # hatched
+        assert len({tuple(value[at : at + 3]) for at in range(0, len(value), 4)}) == 1
+        assert tuple(value[:3]) != (255, 0, 51)
+        assert "NaN or Inf" in browser.text(".heat-legend")
+        assert "not recorded: budget" in browser.text(".heat-legend")
+
+
+def test_cells_are_read_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
+    """n goes to what is not finite, arrows on from there, and every cell says what it is."""
+    show(browser, strange.incident(), tmp_path)
+    browser.click(".waterfall .row:nth-child(4)")
+    browser.press("n")
+    assert "model.layers.3 · step 6" in browser.text(".readout")
+    assert "96 NaN, 32 Inf of 1,000" in browser.text(".readout")
+    browser.run("document.querySelector('.heat').focus()")
+    browser.press("ArrowRight")
+    assert "step 7" in browser.text(".readout")
+    assert "not recorded: budget" in browser.text(".readout")
+    browser.press("ArrowUp", "ArrowRight")
+    readout = browser.text(".readout").replace("\n", " ")
+    assert "model.layers.2 · step 8" in readout
+    assert "abs-max 7" in readout
+    assert "BF16 [1×7×64] · summary" in readout
+    browser.press("m")
+    assert browser.run("document.querySelector('[data-metric=non_finite]').ariaPressed") == "true"
+
+
+def test_everything_can_be_done_with_keys(browser: Browser, tmp_path: Path) -> None:
+    """j, k, Enter, Esc, /, e and ? move as their help says."""
+    show(browser, strange.many_spans(30, 3), tmp_path)
+    assert browser.text("#traces .row[aria-selected=true] b") == "span 27"
+    browser.press("j", "j", "k")
+    assert browser.text("#traces .row[aria-selected=true] b") == "span 24"
+    browser.press("Enter", "j")
+    assert browser.text(SELECTED) == "span 25"
+    browser.press("k", "Enter")
+    assert browser.run("document.querySelectorAll('.waterfall .row').length") == 1  # closed
+    browser.press("Enter", "Escape", "j")
+    assert browser.text("#traces .row[aria-selected=true] b") == "span 21"
+    browser.press("/", *'"span 5"')
+    assert browser.text("#found") == "1 of 10 traces"
+    browser.press("Enter")
+    assert browser.text(".heading h2") == "span 3"
+    assert browser.text(".row.match b") == "span 5"
+    browser.press("?")
+    assert "Keys and search" in browser.text("#dialog")
+    browser.press("Escape")
+    assert browser.run("document.getElementById('dialog').open") is False
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("chat tiny", 1),
+        ("qdrant expenses", 1),
+        ("collection=handbook", 1),
+        ("collection=elsewhere", 0),
+        ("margin>1", 1),
+        ("margin<1", 0),
+        ("ms>2000", 1),
+        ("ms>4000", 0),
+        ("is:error is:nonfinite", 1),
+        ("is:empty", 0),
+        ('"connection lost"', 1),
+        ("c0ffee", 1),
+        ("service=model-server", 1),
+        ("((", 0),
+    ],
+)
+def test_search(browser: Browser, tmp_path: Path, query: str, found: int) -> None:
+    """Words, attributes, numbers, flags, ids and messages."""
+    show(browser, strange.incident(), tmp_path)
+    browser.run(
+        f"(() => {{ const box = document.getElementById('search'); box.value = {json.dumps(query)};"
+        " box.dispatchEvent(new Event('input')); })()"
+    )
+    assert browser.run("document.querySelectorAll('#traces .row').length") == found
+
+
+def test_filters_choose_traces(browser: Browser, tmp_path: Path) -> None:
+    """A filter that would find nothing cannot be pressed."""
+    incident, usual = strange.incident(), strange.many_spans(9, 3)
+    spans = [*incident.telemetry.spans, *usual.telemetry.spans]
+    show(browser, strange.artifact(spans, incident.telemetry.layer_snapshots), tmp_path)
+    browser.click(".chip.error")
+    assert browser.text("#found") == "1 of 4 traces"
+    assert browser.run("document.querySelector('.chip.empty').disabled") is True
+
+
+def test_harmful_strings_are_only_text(browser: Browser, tmp_path: Path) -> None:
+    """Every view of every trace is opened; nothing runs, nothing loads, all is legible."""
+    show(browser, strange.hostile(), tmp_path)
+    seen = ""
+    for number in range(len(strange.HOSTILE)):
+        browser.click(f"#traces .row:nth-child({number + 1})")
+        browser.run("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        seen += browser.text("main")
+    browser.click("#agent")
+    seen += browser.text("#dialog")
+    assert browser.run("window.harmed ?? null") is None
+    assert browser.run("document.querySelectorAll('main img, main svg, main script, main a').length") == 0
+    assert strange.HOSTILE[0] in seen
+    assert "right \\u{202e}to left\\u{202c}" in seen
+    assert not any(character in seen for character in "\u202e\u2066\x1b\x00\x07")
+
+
+def test_the_page_refuses_script_and_markup_even_from_itself(browser: Browser, tmp_path: Path) -> None:
+    """Its policy: no other script, no handler in an attribute, no text as markup, no connection."""
+    show(browser, strange.incident(), tmp_path)
+    tried = browser.run(
+        """(async () => {
+          const script = document.createElement('script');
+          const attempts = [
+            () => { document.body.innerHTML = '<b>x</b>'; },
+            () => fetch('data:text/plain,x'),
+            () => { script.textContent = 'window.harmed = 9'; },
+            () => script.setAttribute('onload', 'x'),
+          ];
+          const results = [];
+          for (const attempt of attempts) {
+            try { await attempt(); results.push('done'); } catch { results.push('refused'); }
+          }
+          return results;
+        })()"""
+    )
+    assert tried == ["refused"] * 4
+    assert browser.console  # the browser tells of each
+    browser.console.clear()
+
+
+@pytest.mark.parametrize("in_trace", [1, 10_000])
+def test_ten_thousand_spans_open_in_two_seconds(browser: Browser, tmp_path: Path, in_trace: int) -> None:
+    """In one trace or in as many; only rows in sight are in the document, and the last can be reached."""
+    show(browser, strange.many_spans(10_000, in_trace), tmp_path)
+    opened = float(browser.run("document.documentElement.dataset.opened"))
+    assert opened < 2000, f"ready after {opened} ms"
+    assert browser.run("document.querySelectorAll('*').length") < 1500
+    started = time.perf_counter()
+    browser.press("/", *"id-9999")
+    assert browser.text("#found").startswith("1 of")
+    assert time.perf_counter() - started < 2
+    browser.press("Enter")
+    assert browser.text(".heading").startswith("span 9999" if in_trace == 1 else "span 0")
+
+
+def test_a_hundred_thousand_layer_records_stay_usable(browser: Browser, tmp_path: Path) -> None:
+    """A packed page of a few MB; a metric is switched and the far end reached at once."""
+    show(browser, strange.many_layers(100, 1000), tmp_path)
+    assert (tmp_path / "page.html").stat().st_size < 6_000_000
+    assert float(browser.run("document.documentElement.dataset.opened")) < 2000
+    assert "100,000 cells, all finite" in browser.text(".health")
+    spent = browser.run(
+        """(() => {
+          const started = performance.now();
+          for (const metric of ['mean', 'std', 'non_finite', 'abs_max'])
+            document.querySelector(`[data-metric=${metric}]`).click();
+          document.querySelector('.heat').scrollTo(1e6, 1e6);
+          return performance.now() - started;
+        })()"""
+    )
+    assert spent < 1000
+    browser.press("n")
+    browser.run("document.querySelector('.heat').focus()")
+    browser.press("ArrowRight")
+    assert "model.layers.0 · step 0" in browser.text(".readout")
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (1600, 1000)])
+def test_every_width_fits(browser: Browser, tmp_path: Path, width: int, height: int) -> None:
+    """Nothing is wider than the screen; on a narrow one the list and the trace take turns."""
+    browser.resize(width, height, mobile=width < 800)
+    show(browser, strange.incident(), tmp_path)
+    for pane in ("list", "trace"):
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        visible = browser.run("document.getElementById('traces').offsetParent !== null")
+        assert visible is (pane == "list" or width > 800)
+        browser.press("Enter")
+        assert browser.run("document.getElementById('trace').scrollWidth") <= width
+    if width < 800:
+        browser.click(".back")
+        assert browser.run("document.getElementById('traces').offsetParent !== null") is True
+
+
+def test_dark_and_light(browser: Browser, tmp_path: Path) -> None:
+    """As the system says, until the switch says otherwise; text stays legible in both."""
+    show(browser, strange.incident(), tmp_path)
+    assert _contrast(browser) > 4.5
+    browser.prefer("dark")
+    dark = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert sum(json.loads(dark[3:].replace("(", "[").replace(")", "]"))) < 100
+    assert _contrast(browser) > 4.5
+    browser.press("t")
+    assert browser.text("#theme").endswith("light")
+    assert browser.run("getComputedStyle(document.body).backgroundColor") != dark
+    browser.run("localStorage.clear()")
+
+
+def _contrast(browser: Browser) -> float:
+    """The lowest contrast of any text to what is behind it (WCAG 2.1)."""
+    lowest: float = browser.run(
+        """(() => {
+          const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+          const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+            .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+            .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+          const behind = (element) => {
+            for (let at = element; at; at = at.parentElement) {
+              const found = parse(getComputedStyle(at).backgroundColor);
+              if (found.length < 4 || found[3] === 1) return found;
+            }
+            return [255, 255, 255];
+          };
+          let lowest = 21;
+          for (const element of document.querySelectorAll('body *')) {
+            const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+            if (!own || !element.offsetParent || element.disabled) continue;
+            const [a, b] = [parse(getComputedStyle(element).color), behind(element)].map(light);
+            lowest = Math.min(lowest, (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05));
+          }
+          return lowest;
+        })()"""
+    )
+    return lowest
+
+
+def test_names_and_roles_for_those_who_listen(browser: Browser, tmp_path: Path) -> None:
+    """The list, the tree and the heat map have roles, names and a current item."""
+    show(browser, strange.incident(), tmp_path)
+    browser.click(".waterfall .row:nth-child(4)")
+    nodes: list[dict[str, Any]] = browser.call("Accessibility.getFullAXTree")["nodes"]
+    by_role = {node["role"]["value"]: node for node in nodes if "name" in node and not node["ignored"]}
+    assert {"listbox", "option", "tree", "treeitem", "main", "navigation", "searchbox"} <= set(by_role)
+    heat = "document.querySelector('.heat').getAttribute('aria-label')"
+    assert browser.run(heat).startswith("6 layers by 12 steps")
+    nameless = [
+        node for node in nodes
+        if node["role"]["value"] in ("button", "searchbox", "checkbox", "listbox", "tree", "treeitem")
+        and not node["ignored"]
+        and not node.get("name", {}).get("value")
+    ]  # fmt: skip
+    assert nameless == []
+
+
+def test_a_printed_page_has_the_whole_trace(browser: Browser, tmp_path: Path) -> None:
+    """All rows, not just those that were in sight."""
+    show(browser, strange.many_spans(200, 200), tmp_path)
+    browser.run("window.dispatchEvent(new Event('beforeprint'))")
+    assert browser.run("document.querySelectorAll('.waterfall .row').length") == 200
+    browser.run("window.dispatchEvent(new Event('afterprint'))")
+    assert browser.run("document.querySelectorAll('.waterfall .row').length") < 60
+
+
+def test_an_address_leads_to_a_span(browser: Browser, tmp_path: Path) -> None:
+    """What is shown is in the address, and the address shows it again."""
+    span = strange.incident().telemetry.spans[1]
+    fragment = f"#{span.trace_id:032x}-{span.span_id:016x}"
+    show(browser, strange.incident(), tmp_path, fragment)
+    assert browser.text(SELECTED) == "retrieval handbook"
+    browser.press("Enter", "j")
+    assert browser.run("location.hash") != fragment
+
+
+def test_layers_of_no_trace_have_a_place(browser: Browser, tmp_path: Path) -> None:
+    """Records that were never attributed can be looked at."""
+    records = [strange.layer(number, 0, None) for number in range(3)]
+    show(browser, strange.artifact([], records), tmp_path)
+    assert browser.text("#traces .row b") == "Layers without a trace"
+    assert "3 cells, all finite" in browser.text(".health")
+
+
+def test_an_empty_recording_says_so(browser: Browser, tmp_path: Path) -> None:
+    """No trace is told, not shown as a blank page."""
+    show(browser, strange.artifact([]), tmp_path)
+    assert browser.text("#found") == "This recording holds no trace."
+
+
+def test_the_command_writes_a_page(browser: Browser, tmp_path: Path) -> None:
+    """From a file on disk to an open page; a page that cannot be written is one clear line."""
+    recording, out = tmp_path / "run.nsz", tmp_path / "page.html"
+    strange.incident().save(recording)
+    assert ns.load(recording).telemetry.spans
+    command = [sys.executable, "-m", "neuronscope", "view", str(recording), "--html"]
+    done = subprocess.run([*command, str(out)], capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "4 spans and 48 layer records" in done.stdout
+    browser.open(out)
+    assert browser.text(".file") == "run.nsz"
+    failed = subprocess.run(
+        [*command, "/dev/null/x"], capture_output=True, text=True, env=os.environ, check=False
+    )
+    assert failed.returncode == 1
+    assert len(failed.stderr.strip().splitlines()) == 1
