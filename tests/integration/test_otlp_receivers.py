@@ -302,7 +302,7 @@ def test_a_service_sends_its_events_and_log_by_the_standard_variables(
             create: Any = client.chat.completions.create
             create(model="m", messages=[{"role": "user", "content": canary}])
         assert platform.flush(20)
-    bodies = dict.fromkeys(("/v1/traces", "/v1/logs", "/v1/metrics"), b"")
+    bodies: dict[str, bytes] = dict.fromkeys(("/v1/traces", "/v1/logs", "/v1/metrics"), b"")
     for path, headers, body in collector.requests:
         bodies[path] += body
         assert (headers.get("api-key") == "logs") is (path == "/v1/logs")
