@@ -7,13 +7,11 @@ that is current becomes the record's parent and collects per-layer aggregates.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
@@ -24,130 +22,45 @@ from neuronscope.engine import ENGINE, OURS
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.span import LightSpan
 from neuronscope.exceptions import UnsupportedTensorError
+from neuronscope.governor import Budget
 from neuronscope.instrumentation import BackendAdapter, ObservingBackend, Operation
 from neuronscope.instrumentation.registry import backend_for
+from neuronscope.modelcall import ModelCall
 from neuronscope.native import new_lock
 from neuronscope.recording import Recording
 from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity, LayerRecord
-from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
+from neuronscope.signals.tensors import TensorSnapshot
 
 _ANONYMOUS: Final = frozenset({"model", "models", "snapshot", "snapshots", "checkpoint", "latest", "."})
 _HASH: Final = re.compile("[0-9a-f]{32,64}")
-MAX_AGGREGATED: Final = 128  # layers whose aggregates fit a span
 ROOT: Final = ""  # path of the model itself
 _open_spans: Final = new_lock()
 
 
-@dataclass(slots=True)
-class _LayerAggregate:
-    records: int = 0
-    mean: float = 0.0
-    std: float = 0.0
-    abs_max: float = 0.0
-
-
-@dataclass(slots=True)
-class ModelCall:
-    """What one span learns about the layers that run in it.
-
-    Attributes:
-        generates: its forwards are prefill and decoding, not batches.
-        root_ends: perf-counter readings at which the model's own forward ended: the first ends the
-            prefill of a generation, the last its decoding.
-    """
-
-    model: str
-    generates: bool = True
-    started_ns: int = field(default_factory=time.perf_counter_ns)
-    root_ends: list[int] = field(default_factory=list[int])
-    layers: dict[str, _LayerAggregate] = field(default_factory=dict[str, _LayerAggregate])
-    runs: Counter[str] = field(default_factory=Counter[str])
-    watched: dict[str, str] = field(default_factory=dict[str, str])
-    records: int = 0
-    skipped: int = 0
-    non_finite: int = 0
-    fidelity: Fidelity = Fidelity.FULL
-    reason: str = ""
-
-    def next_step(self, key: str) -> int:
-        """How often the layer had run before in this span."""
-        step = self.runs[key]
-        self.runs[key] = step + 1
-        return step
-
-    def take(self, layer_id: str, summary: TensorSummary, fidelity: Fidelity) -> None:
-        """Add a record to the aggregates."""
-        self.records += 1
-        self.non_finite += summary.nan_count + summary.inf_count
-        self.fidelity = max(self.fidelity, fidelity, key=_RANK.__getitem__)
-        aggregate = self.layers.get(layer_id)
-        if aggregate is None:
-            aggregate = self.layers[layer_id] = _LayerAggregate()
-        aggregate.records += 1
-        if math.isfinite(summary.mean):
-            aggregate.mean += (summary.mean - aggregate.mean) / aggregate.records
-            aggregate.std += (summary.std - aggregate.std) / aggregate.records
-            aggregate.abs_max = max(aggregate.abs_max, summary.abs_max)
-
-    def skip(self, reason: str) -> None:
-        """A run of a layer was not recorded."""
-        self.skipped += 1
-        self.reason = reason
-
-    def attributes(self) -> dict[str, Any]:
-        """The span's attributes about its layers and phases."""
-        attributes: dict[str, Any] = {names.MODEL_NAME: self.model}
-        if self.root_ends:
-            first, last = self.root_ends[0], self.root_ends[-1]
-            attributes[names.MODEL_FORWARDS] = len(self.root_ends)
-            if self.generates:
-                attributes[names.MODEL_PREFILL] = (first - self.started_ns) / 1e9
-            if self.generates and last > first:
-                attributes[names.MODEL_DECODE] = (last - first) / 1e9
-                attributes[names.MODEL_DECODE_RATE] = (len(self.root_ends) - 1) / ((last - first) / 1e9)
-        if self.records or self.skipped:
-            attributes |= self._layer_attributes()
-        never = sorted(f"{layer}: {why}" for layer, why in self._not_visited().items())
-        if never:
-            attributes[names.LAYERS_NOT_VISITED] = never
-        return attributes
-
-    def _layer_attributes(self) -> dict[str, Any]:
-        shown = list(self.layers.items())[:MAX_AGGREGATED]
-        attributes: dict[str, Any] = {
-            names.LAYERS_OBSERVED: len(self.layers),
-            names.LAYERS_RECORDS: self.records,
-            names.LAYERS_SKIPPED: self.skipped,
-            names.LAYERS_NON_FINITE: self.non_finite,
-            names.FIDELITY: (self.fidelity if self.records else Fidelity.CRITICAL).value,
-        }
-        if self.reason:
-            attributes[names.FIDELITY_REASON] = self.reason
-        if shown:
-            attributes[names.LAYERS_IDS] = [layer for layer, _ in shown]
-            attributes[names.LAYERS_MEAN] = [a.mean for _, a in shown]
-            attributes[names.LAYERS_STD] = [a.std for _, a in shown]
-            attributes[names.LAYERS_ABS_MAX] = [a.abs_max for _, a in shown]
-        return attributes
-
-    def _not_visited(self) -> dict[str, str]:
-        return {layer: why for layer, why in self.watched.items() if not self.runs[layer]}
-
-
-_RANK: Final = {Fidelity.FULL: 0, Fidelity.SUMMARY: 1, Fidelity.CRITICAL: 2, Fidelity.OFF: 3}
+# What a run of a watched layer costs before the observer's own clock starts: the slot, and the snapshot.
+SLOT_NS: Final = 3_000
+_CLOCKED: Final = 32  # every so many refused runs the clock is read
+BUDGET: Final = "budget"
+MEASURING: Final = "measuring"
+MEMORY: Final = "memory"
 
 
 class LayerObserver:
     """The callback of one watched layer.
 
     Args:
-        owner: the recording whose probe this is; None for the always-on agent's.
-        only: the call for which the agent watches: another one that overlaps it runs the same modules.
         want: the fidelity asked for.
+        probe: what the cost is told under.
+        owner: the recording whose probe this is; None for the always-on agent's.
+        call: the only model call whose runs this observer records; None: whichever is current.
+        critical: kept when non-critical probes are off.
     """
 
-    __slots__ = ("_key", "_layer_id", "_model", "_only", "_owner", "_probe", "_role", "_want")
+    __slots__ = (
+        "_call", "_critical", "_handling_ns", "_key", "_layer_id", "_model", "_owner", "_probe", "_refused",
+        "_role", "_want",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -157,36 +70,51 @@ class LayerObserver:
         probe: str,
         owner: Recording | None = None,
         role: str = "output",
-        only: ModelCall | None = None,
+        call: ModelCall | None = None,
+        *,
+        critical: bool = False,
     ) -> None:
-        self._only = only
         self._model = model
         self._layer_id = layer_id
         self._want = want
         self._probe = probe
         self._owner = owner
         self._role = role
+        self._call = call
+        self._critical = critical
         self._key = f"{model}/{layer_id}"
+        self._refused = 0
+        self._handling_ns = 0
 
     def __call__(self, snapshot: TensorSnapshot) -> None:
         """Record the layer's output as far as the budget allows."""
-        # Thread CPU: on a busy machine the wall clock would bill us for the waiting.
-        started = time.thread_time_ns()
+        # Thread CPU: on a busy machine the wall clock would bill us for the waiting.  Where nothing is
+        # captured the reading itself would cost most, so then it is taken now and then.
+        clocked = self._refused % _CLOCKED == 0
+        started = time.thread_time_ns() if clocked else 0
         current = recordings.CURRENT.get()
         recording = current if current is not None else self._owner
         if self._owner is not None and (recording is None or not recording.within(self._owner)):
             return  # another scope's run of the same model
         call, trace_id, span_id = _current_call(self._model, current, self._owner)
-        if self._only is not None and call is not self._only:
-            return
+        if self._call is not None and call is not self._call and span_id is not None:
+            return  # another call's run of the same model
         step = call.next_step(self._layer_id)
         budget = recording.budget if recording is not None else ENGINE.budget
         nbytes = snapshot.nbytes
-        site = budget.site(self._probe, self._key)
-        fidelity = budget.admit(site, self._want, nbytes)
+        site = budget.site(self._probe, self._key, critical=self._critical)
+        want = self._want
+        if want is Fidelity.FULL and not _room(recording, nbytes):
+            want, call.reason = Fidelity.SUMMARY, MEMORY
+        fidelity = budget.admit(site, want, nbytes)
         if fidelity is Fidelity.OFF:
-            call.skip("budget")
+            call.skip(self._layer_id, BUDGET)
+            self._refuse(budget, started if clocked else None)
             return
+        if not clocked:
+            started = time.thread_time_ns() - self._handling_ns
+        if fidelity is not want:
+            call.reason = BUDGET
         try:
             summary = snapshot.summarize()
             tensor = (
@@ -195,10 +123,10 @@ class LayerObserver:
                 else None
             )
         except UnsupportedTensorError as error:
-            call.skip(error.reason)
-            budget.spend(site, fidelity, nbytes, time.thread_time_ns() - started)
+            call.skip(self._layer_id, error.reason)
+            budget.spend(site, fidelity, nbytes, time.thread_time_ns() - started + SLOT_NS, queued=None)
             return
-        call.take(self._layer_id, summary, fidelity)
+        call.take(self._layer_id, step, summary, fidelity)
         record = LayerRecord(
             model=self._model,
             layer_id=self._layer_id,
@@ -218,7 +146,20 @@ class LayerObserver:
             names.LAYER_RECORDS, 1, ((names.MODEL_NAME, self._model), (names.FIDELITY, fidelity.value))
         )
         site.look(summary.std, summary.finite)
-        budget.spend(site, fidelity, nbytes, time.thread_time_ns() - started, record.nbytes)
+        budget.spend(site, fidelity, nbytes, time.thread_time_ns() - started + SLOT_NS, record.nbytes)
+
+    def _refuse(self, budget: Budget, started: int | None) -> None:
+        """Account for runs that were not captured: they cost something, too."""
+        self._refused += 1
+        if started is None:
+            return
+        self._handling_ns = time.thread_time_ns() - started
+        budget.charge(self._probe, (self._handling_ns + SLOT_NS) * min(self._refused, _CLOCKED), clip=False)
+
+
+def _room(recording: Recording | None, nbytes: int) -> bool:
+    """May a full tensor be held, in the queue and in the scope?  Asked before it is copied."""
+    return ENGINE.has_room(nbytes) and (recording is None or recording.has_room(nbytes))
 
 
 def _current_call(
@@ -243,6 +184,9 @@ def _current_call(
 
 
 # --- the always-on agent ---------------------------------------------------------------------------
+AGENT_PROBE: Final = "agent.blocks"
+
+
 @dataclass(frozen=True, slots=True)
 class Watch:
     """A layer that the settings ask to watch, and how closely."""
@@ -271,24 +215,88 @@ def watch_call(model: Any, span: LightSpan) -> Callable[[], None] | None:
         return None
     operation = span.call.snapshot.endpoint.operation if span.call is not None else None
     call = span.model_call = ModelCall(name, generates=operation is not Operation.EMBEDDINGS)
-
-    def root_ended(_: TensorSnapshot) -> None:
-        if _current_call(name, None, None)[0] is call:
-            call.root_ends.append(time.perf_counter_ns())
-
-    undo = [adapter.observe_layer(model, ROOT, root_ended)]
     scope = recordings.CURRENT.get()
-    if scope is None or not scope.probes(model):
+    probed = scope is not None and scope.probes(model)
+    return CallWatch(adapter, model, call, () if probed else watches).leave
+
+
+class CallWatch:
+    """Watches a model's layers during one call, forward by forward.
+
+    Before each forward the budget names the layers that may be captured; only those are watched, so that
+    a forward whose captures are not affordable costs one callback instead of one for each layer.
+    """
+
+    __slots__ = (
+        "_adapter",
+        "_budget",
+        "_call",
+        "_model",
+        "_recording",
+        "_root",
+        "_undo",
+        "_watched",
+        "_watches",
+    )
+
+    def __init__(
+        self, adapter: ObservingBackend, model: Any, call: ModelCall, watches: Sequence[Watch]
+    ) -> None:
+        self._adapter = adapter
+        self._model = model
+        self._call = call
+        self._recording = recordings.CURRENT.get()
+        self._budget = self._recording.budget if self._recording is not None else ENGINE.budget
+        self._watches = {self._budget.site(AGENT_PROBE, f"{call.model}/{w.layer_id}"): w for w in watches}
+        self._undo: dict[str, Callable[[], None]] = {}
+        self._watched: frozenset[str] = frozenset()
+        self._root = adapter.observe_layer(model, ROOT, self._forward_ended)
+        self._plan()
+
+    def leave(self) -> None:
+        """The call ends."""
+        GUARD.call("layers.leave", self._root)
+        self._watch(())
+
+    def _forward_ended(self, _: TensorSnapshot) -> None:
+        if _current_call(self._call.model, self._recording, None)[0] is not self._call:
+            return  # another call's forward of the same model
+        now = time.perf_counter_ns()
+        self._call.root_ends.append(now)
+        if self._watches:
+            for watch in self._watches.values():
+                if watch.layer_id not in self._watched:
+                    self._call.next_step(watch.layer_id)
+                    self._call.skip(watch.layer_id, self._call.reason or BUDGET)
+            self._plan()
+            self._budget.charge(AGENT_PROBE, time.perf_counter_ns() - now + SLOT_NS)
+
+    def _plan(self) -> None:
+        """Watch those layers in the next forward that may be captured in it."""
+        if not self._watches:
+            return
+        if self._recording is None and ENGINE.captures_off:
+            self._call.reason = MEASURING
+            self._watch(())
+        else:
+            self._watch([self._watches[site] for site in self._budget.plan(list(self._watches))])
+
+    def _watch(self, watches: Sequence[Watch]) -> None:
+        wanted = frozenset(watch.layer_id for watch in watches)
+        if wanted == self._watched:
+            return
+        for layer_id in self._watched - wanted:
+            GUARD.call("layers.leave", self._undo.pop(layer_id))
         for watch in watches:
-            observer = LayerObserver(name, watch.layer_id, watch.want, "agent.blocks", only=call)
-            undo.append(adapter.observe_layer(model, watch.layer_id, observer))
-            call.watched[watch.layer_id] = "did not run"
+            if watch.layer_id not in self._watched:
+                self._undo[watch.layer_id] = self._adapter.observe_layer(
+                    self._model, watch.layer_id, self._observer(watch)
+                )
+                self._call.watched[watch.layer_id] = "did not run"
+        self._watched = wanted
 
-    def leave() -> None:
-        for step in undo:
-            GUARD.call("layers.leave", step)
-
-    return leave
+    def _observer(self, watch: Watch) -> LayerObserver:
+        return LayerObserver(self._call.model, watch.layer_id, watch.want, AGENT_PROBE, call=self._call)
 
 
 def _layers_to_watch(adapter: BackendAdapter, model: Any) -> tuple[Watch, ...]:

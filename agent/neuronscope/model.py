@@ -85,7 +85,16 @@ class Model:
         scope = recording.CURRENT.get()
         undo = [
             self._observe(
-                layer, LayerObserver(self.name, layer, want, type(probe).__name__, scope, probe.role)
+                layer,
+                LayerObserver(
+                    self.name,
+                    layer,
+                    want,
+                    type(probe).__name__,
+                    scope,
+                    probe.role,
+                    critical=probe.critical,
+                ),
             )
             for layer in found
         ]

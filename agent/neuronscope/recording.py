@@ -16,7 +16,7 @@ from neuronscope.signals.records import Fidelity, LayerRecord, SpanRecord
 if TYPE_CHECKING:
     from neuronscope.engine.span import LightSpan
     from neuronscope.governor import Budget
-    from neuronscope.layers import ModelCall
+    from neuronscope.modelcall import ModelCall
 
 
 class Recording:
@@ -66,6 +66,10 @@ class Recording:
         if self.parent is not None:
             self.parent.add_layer(record)
 
+    def has_room(self, nbytes: int) -> bool:
+        """Would a tensor of this size be kept?"""
+        return self._bytes + nbytes <= self._max_bytes
+
     def spans(self) -> list[SpanRecord]:
         """The spans so far, in order of their start."""
         with self._lock:
@@ -87,7 +91,7 @@ class Recording:
 
     def unattributed(self, model: str) -> ModelCall:
         """Where runs of a model are counted that belong to no span."""
-        from neuronscope.layers import ModelCall
+        from neuronscope.modelcall import ModelCall
 
         with self._lock:
             return self._unattributed.setdefault(model, ModelCall(model))

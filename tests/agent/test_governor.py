@@ -179,7 +179,7 @@ def test_the_agent_recovers_from_exhaustion() -> None:
     for _ in range(300):
         bench.work(100 * MS)
     assert bench.capture({Fidelity.FULL: 50 * MS}) is Fidelity.FULL
-    assert [facts["state"] for name, facts in bench.events if name == "neuronscope.fidelity"][0] == "off"
+    assert next(facts["state"] for name, facts in bench.events if name == "neuronscope.fidelity") == "off"
 
 
 def test_a_quiet_time_does_not_pay_for_a_minute_of_captures() -> None:

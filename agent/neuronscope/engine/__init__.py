@@ -62,6 +62,7 @@ class Engine:
         metrics: the process's aggregator.
         budget: the always-on agent's overhead budget.
         events: makes GenAI events of finished calls.
+        captures_off: the agent's captures are switched off for a while, to measure what they cost.
         watch_model: opens layer observation for an in-process model call (set by the platform).
     """
 
@@ -72,6 +73,7 @@ class Engine:
         self.budget = Budget(self.settings.max_overhead_pct, forget_s=AGENT_FORGETS_S, name="agent")
         self._ledger = Ledger(self.budget)
         self.watch_model: ModelWatcher | None = None
+        self.captures_off = False
         self.exporters: Sequence[Exporter] = ()
         self._make_exporters: ExporterMaker | None = None
         self._policy = ContentPolicy(self.settings)
@@ -454,6 +456,11 @@ class Engine:
         worker = self._worker
         if worker is not None and self.active:
             worker.put((span, recordings.CURRENT.get()))
+
+    def has_room(self, nbytes: int) -> bool:
+        """May a full tensor of this size wait for the worker?"""
+        worker = self._worker
+        return worker is not None and worker.has_room(nbytes)
 
     def take_layer(
         self, record: LayerRecord, recording: recordings.Recording | None, probe: str = ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from neuronscope.engine.invocation import Call
-    from neuronscope.layers import ModelCall
+    from neuronscope.modelcall import ModelCall
     from neuronscope.recording import Recording
 
 # As many attributes and events as OpenTelemetry's own default limits; what goes beyond is counted.

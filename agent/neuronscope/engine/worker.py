@@ -217,6 +217,10 @@ class Worker:
         if self._stopping:
             self._lose_queue("stopped")  # appended while `stop` looked the other way
 
+    def has_room(self, nbytes: int) -> bool:
+        """Would a full tensor of this size be taken now?"""
+        return self.pending_bytes + nbytes + LAYER_BYTES <= TENSOR_SHARE * self._max_bytes
+
     def put_layer(self, record: LayerRecord, recording: Recording | None) -> None:
         """Queue a layer record; a full tensor falls back to its summary when space is short."""
         used, limit = self.pending_bytes, self._max_bytes

@@ -171,10 +171,20 @@ class Budget:
         finally:
             self._release()
 
-    def charge(self, probe: str, spent_ns: float) -> None:
-        """Account for work that is never withheld, done in a thread of the service."""
+    def charge(self, probe: str, spent_ns: float, *, clip: bool = True) -> None:
+        """Account for work that is never withheld, done in a thread of the service.
+
+        Args:
+            clip: it was read off the wall clock, which also counts waiting for the GIL.
+        """
         with self._lock:
-            counted = self._charge(probe, spent_ns)
+            if clip:
+                counted = self._charge(probe, spent_ns)
+            else:
+                counted = spent_ns
+                self._account(probe).hot_ns += spent_ns
+                self._spent += spent_ns
+                self._surplus -= spent_ns
         if self._parent is not None:
             self._parent.told(probe, counted)
 
@@ -241,12 +251,15 @@ class Budget:
             self._deliver()
         return fidelity
 
-    def spend(self, site: Site, fidelity: Fidelity, nbytes: int, spent_ns: float, queued: int = 0) -> None:
+    def spend(
+        self, site: Site, fidelity: Fidelity, nbytes: int, spent_ns: float, queued: int | None = 0
+    ) -> None:
         """Account for a capture that `admit` granted.
 
         Args:
             spent_ns: CPU time of the model's thread.
-            queued: bytes that went to the worker with the record; its work is still to come.
+            queued: bytes of the tensor that went to the worker with the record, whose work is still to
+                come; None: there is no record.
         """
         costs = site.full if fidelity is _FULL else site.summary
         size = nbytes.bit_length()
@@ -259,13 +272,14 @@ class Budget:
             self._largest = max(self._largest, spent_ns)
             account = self._account(site.probe)
             account.hot_ns += spent_ns
-            account.nbytes += queued
+            account.nbytes += queued or 0
             self._spent += spent_ns
             self._surplus -= spent_ns - reserved + self._after.table[0]
             site.took()
             self._known[site.probe] = site
-            self._queued += 1
-            self._queued_bytes += queued
+            if queued is not None:
+                self._queued += 1
+                self._queued_bytes += queued
             self._taken += 1
             self._turns.took(site)
         if self._parent is not None:

@@ -226,7 +226,24 @@ MODEL_DECODE_RATE: Final = _attribute("neuronscope.model.decode.tokens_per_secon
 MODEL_BATCH: Final = _attribute("neuronscope.model.batch_size", "int", "Rows of the model call.")
 LAYERS_OBSERVED: Final = _attribute("neuronscope.layers.observed", "int", "Layers that were recorded.")
 LAYERS_RECORDS: Final = _attribute("neuronscope.layers.records", "int", "Layer records taken in this call.")
-LAYERS_SKIPPED: Final = _attribute("neuronscope.layers.skipped", "int", "Layer runs not recorded: budget.")
+LAYERS_SKIPPED: Final = _attribute(
+    "neuronscope.layers.skipped", "int", "Layer runs not recorded; neuronscope.fidelity.reason says why."
+)
+LAYERS_COVERAGE: Final = _attribute(
+    "neuronscope.layers.coverage", "double[]", "Share of a layer's runs that was recorded, if not all were."
+)
+LAYERS_MEAN_ERROR: Final = _attribute(
+    "neuronscope.layers.mean.error", "double[]", "Half the 95 % interval of each mean, if runs are missing."
+)
+LAYERS_NOT_RECORDED: Final = _attribute(
+    "neuronscope.layers.not_recorded", "string[]", "Layers that ran and were never recorded in this call."
+)
+SAMPLING_WEIGHT: Final = _attribute(
+    "neuronscope.sampling.weight", "double", "How many traces this one of the `.nsz` file stands for."
+)
+SAMPLING_REASON: Final = _attribute(
+    "neuronscope.sampling.reason", "string", "Why the trace was kept: error, slow, …, or random."
+)
 LAYERS_NOT_VISITED: Final = _attribute(
     "neuronscope.layers.not_visited", "string[]", "Watched layers that never ran, with the reason."
 )
@@ -335,6 +352,29 @@ OVERHEAD_ACCOUNTED: Final = _metric(
     "neuronscope.overhead.accounted", _G, "1", "Accounted cost of observation over observed time."
 )
 OVERHEAD_BUDGET: Final = _metric("neuronscope.overhead.budget", _G, "1", "The budget of the former.")
+OVERHEAD_MEASURED: Final = _metric(
+    "neuronscope.overhead.measured",
+    _G,
+    "1",
+    "Cost of captures over work, by switching them off and on: estimate, low and high end of 95 %.",
+    ("bound",),
+)
+OVERHEAD_MEASURED_BLOCKS: Final = _metric(
+    "neuronscope.overhead.measured.blocks", _G, "{block}", "Pairs of blocks behind the measurement."
+)
+OVERHEAD_CAPTURES: Final = _metric(
+    "neuronscope.overhead.captures", _G, "1", "Accounted cost of captures alone, in the same blocks."
+)
+OVERHEAD_TIME: Final = _metric(
+    "neuronscope.overhead.time",
+    _C,
+    "s",
+    "Accounted cost of observation, by probe or adapter and where it arose: service or worker.",
+    ("probe", "place"),
+)
+LAYER_RUNS: Final = _metric(
+    "neuronscope.layer.runs", _C, "{run}", "Runs of watched layers, recorded or not.", ("probe", "outcome")
+)
 FIDELITY_STATE: Final = _metric(
     "neuronscope.fidelity.state", _G, "", "1 for the fidelity in force, else 0.", (FIDELITY,)
 )
@@ -348,6 +388,10 @@ EXPORTED: Final = _metric(
     "neuronscope.exported", _C, "{item}", "Items handed over for good.", ("item", "exporter")
 )
 WORKER_CPU: Final = _metric("neuronscope.worker.cpu.time", _C, "s", "CPU time of the worker thread.")
+QUEUE_BYTES: Final = _metric("neuronscope.queue.bytes", _G, "By", "Bytes waiting for the worker.")
+TENSOR_BYTES: Final = _metric(
+    "neuronscope.tensor.bytes", _C, "By", "Bytes of full tensors copied, by probe.", ("probe",)
+)
 QUEUE_SPANS: Final = _metric("neuronscope.queue.spans", _G, "{span}", "Spans waiting for the worker.")
 SERIES_FOLDED: Final = _metric(
     "neuronscope.series.folded", _C, "{observation}", "Observations folded into `other`.", ("metric",)

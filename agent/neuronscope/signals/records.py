@@ -194,9 +194,15 @@ class MetricsSnapshot(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """What one export call carries; `resource` are the process's OTel resource attributes."""
+    """What one export call carries.
+
+    Attributes:
+        resource: the process's OTel resource attributes.
+        events: what the agent has to tell about itself.
+    """
 
     resource: Attributes
     spans: Sequence[SpanRecord] = ()
     layers: Sequence[LayerRecord] = ()
     logs: Sequence[LogRecord] = ()
+    events: Sequence[SpanEvent] = ()

@@ -1,0 +1,177 @@
+"""What one span learns about the layers that run in it: aggregates, their error, and what is missing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from neuronscope.governor.intervals import Mean
+from neuronscope.signals import names
+from neuronscope.signals.records import Fidelity
+from neuronscope.signals.tensors import TensorSummary
+
+MAX_AGGREGATED: Final = 128  # layers whose aggregates fit a span
+_RANK: Final = {Fidelity.FULL: 0, Fidelity.SUMMARY: 1, Fidelity.CRITICAL: 2, Fidelity.OFF: 3}
+
+
+class LayerAggregate:
+    """Statistics of one layer over a call, estimated from the runs that were captured.
+
+    The first run of a generation (its prefill) is unlike the others and always comes first, when the
+    budget is fullest.  So it is a stratum of its own, weighted as the one run it is.
+    """
+
+    __slots__ = ("_first", "_later", "_std", "_std_first", "abs_max", "records")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.abs_max = 0.0
+        self._first: float | None = None
+        self._std_first = 0.0
+        self._later = Mean()
+        self._std = Mean()
+
+    def add(self, step: int, summary: TensorSummary) -> None:
+        """Take the summary of a run."""
+        self.records += 1
+        if not math.isfinite(summary.mean):
+            return
+        self.abs_max = max(self.abs_max, summary.abs_max)
+        if step == 0:
+            self._first, self._std_first = summary.mean, summary.std
+        else:
+            self._later.add(summary.mean)
+            self._std.add(summary.std)
+
+    def mean(self, runs: int) -> float:
+        """The mean over all `runs`, captured or not."""
+        return self._stratified(self._first, self._later.mean, runs)
+
+    def std(self, runs: int) -> float:
+        """The mean of the runs' standard deviations."""
+        return self._stratified(None if self._first is None else self._std_first, self._std.mean, runs)
+
+    def error(self, runs: int) -> float:
+        """Half the 95 % interval of `mean`: 0 when every run was captured, infinite when unknown."""
+        later = runs - 1
+        if self._first is None:
+            # The first run is missing: that it is like the others is an assumption that no interval covers.
+            return math.inf if runs > self.records else 0.0
+        return self._later.margin(later) * later / runs if later > 0 else 0.0
+
+    def _stratified(self, first: float | None, later: float, runs: int) -> float:
+        if first is None:
+            return later
+        if runs <= 1 or self._later.n == 0:
+            return first
+        return (first + (runs - 1) * later) / runs
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """What one span learns about the layers that run in it.
+
+    Attributes:
+        generates: its forwards are prefill and decoding, not batches.
+        root_ends: perf-counter readings at which the model's own forward ended: the first ends the
+            prefill of a generation, the last its decoding.
+        missed: runs that were not recorded, by layer.
+        reason: why something was not recorded, or not in full: the latest.
+    """
+
+    model: str
+    generates: bool = True
+    started_ns: int = field(default_factory=time.perf_counter_ns)
+    root_ends: list[int] = field(default_factory=list[int])
+    layers: dict[str, LayerAggregate] = field(default_factory=dict[str, LayerAggregate])
+    runs: Counter[str] = field(default_factory=Counter[str])
+    missed: Counter[str] = field(default_factory=Counter[str])
+    watched: dict[str, str] = field(default_factory=dict[str, str])
+    records: int = 0
+    non_finite: int = 0
+    fidelity: Fidelity = Fidelity.FULL
+    reason: str = ""
+
+    @property
+    def skipped(self) -> int:
+        """Runs of layers that were not recorded."""
+        return self.missed.total()
+
+    def next_step(self, layer_id: str) -> int:
+        """How often the layer had run before in this span."""
+        step = self.runs[layer_id]
+        self.runs[layer_id] = step + 1
+        return step
+
+    def take(self, layer_id: str, step: int, summary: TensorSummary, fidelity: Fidelity) -> None:
+        """Add a record to the aggregates."""
+        self.records += 1
+        self.non_finite += summary.nan_count + summary.inf_count
+        if _RANK[fidelity] > _RANK[self.fidelity]:
+            self.fidelity = fidelity
+        aggregate = self.layers.get(layer_id)
+        if aggregate is None:
+            aggregate = self.layers[layer_id] = LayerAggregate()
+        aggregate.add(step, summary)
+
+    def skip(self, layer_id: str, reason: str) -> None:
+        """A run of a layer was not recorded."""
+        self.missed[layer_id] += 1
+        self.reason = reason
+
+    def attributes(self) -> dict[str, Any]:
+        """The span's attributes about its layers and phases."""
+        attributes: dict[str, Any] = {names.MODEL_NAME: self.model}
+        if self.root_ends:
+            first, last = self.root_ends[0], self.root_ends[-1]
+            attributes[names.MODEL_FORWARDS] = len(self.root_ends)
+            if self.generates:
+                attributes[names.MODEL_PREFILL] = (first - self.started_ns) / 1e9
+            if self.generates and last > first:
+                attributes[names.MODEL_DECODE] = (last - first) / 1e9
+                attributes[names.MODEL_DECODE_RATE] = (len(self.root_ends) - 1) / ((last - first) / 1e9)
+        if self.records or self.missed:
+            attributes |= self._layer_attributes()
+        never = sorted(f"{layer}: {why}" for layer, why in self._not_visited().items())
+        if never:
+            attributes[names.LAYERS_NOT_VISITED] = never
+        return attributes
+
+    def _layer_attributes(self) -> dict[str, Any]:
+        shown = list(self.layers.items())[:MAX_AGGREGATED]
+        attributes: dict[str, Any] = {
+            names.LAYERS_OBSERVED: len(self.layers),
+            names.LAYERS_RECORDS: self.records,
+            names.LAYERS_SKIPPED: self.skipped,
+            names.LAYERS_NON_FINITE: self.non_finite,
+            names.FIDELITY: (self.fidelity if self.records else Fidelity.CRITICAL).value,
+        }
+        if self.reason:
+            attributes[names.FIDELITY_REASON] = self.reason
+        if shown:
+            runs = self.runs
+            attributes[names.LAYERS_IDS] = [layer for layer, _ in shown]
+            attributes[names.LAYERS_MEAN] = [a.mean(runs[layer]) for layer, a in shown]
+            attributes[names.LAYERS_STD] = [a.std(runs[layer]) for layer, a in shown]
+            attributes[names.LAYERS_ABS_MAX] = [a.abs_max for _, a in shown]
+        if self.missed:
+            attributes |= self._missing(shown)
+        return attributes
+
+    def _missing(self, shown: list[tuple[str, LayerAggregate]]) -> dict[str, Any]:
+        """How far the aggregates can be trusted, and which layers have none at all."""
+        attributes: dict[str, Any] = {}
+        runs = self.runs
+        if shown:
+            attributes[names.LAYERS_COVERAGE] = [a.records / max(1, runs[layer]) for layer, a in shown]
+            attributes[names.LAYERS_MEAN_ERROR] = [a.error(runs[layer]) for layer, a in shown]
+        none = sorted(layer for layer in self.missed if layer not in self.layers)
+        if none:
+            attributes[names.LAYERS_NOT_RECORDED] = none[:MAX_AGGREGATED]
+        return attributes
+
+    def _not_visited(self) -> dict[str, str]:
+        return {layer: why for layer, why in self.watched.items() if not self.runs[layer]}
