@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 from importlib.resources import files
@@ -11,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 import strange
 from neuronscope.artifact import Artifact
+from neuronscope.cli.view import show
 from neuronscope.signals import names
 from neuronscope.signals.tensors import TensorSnapshot
 from neuronscope.viewer.page import page
@@ -78,6 +81,20 @@ def test_a_chain_of_spans_does_not_exhaust_the_stack() -> None:
         for number in range(20_000)
     ]
     assert rows(strange.artifact(chain))[-1]["depth"] == 19_999
+
+
+def test_the_terminal_shows_what_it_can_of_a_strange_trace() -> None:
+    """Deep trees end in a count; control characters and attributes of the wrong type do no harm."""
+    chain = [
+        strange.span(number, trace_id=5, span_id=number + 1, parent_span_id=number or None)
+        for number in range(5000)
+    ]
+    out = io.StringIO()
+    for artifact in (strange.artifact(chain), strange.hostile()):
+        show(Console(file=out, width=200), artifact)
+    assert "4969 spans below" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+    assert "\u202e" not in out.getvalue()
 
 
 def test_a_grid_keeps_what_is_missing_apart_from_zero() -> None:

@@ -40,7 +40,7 @@ _PLACE: Final = re.compile(r"\{\{(\w+)\}\}")
 
 def page(artifact: Artifact, limits: Limits | None = None) -> str:
     """The artifact as one self-contained HTML page."""
-    name = Path(artifact.path).name if artifact.path else "recording"
+    name = Path(artifact.path).resolve().name if artifact.path else "recording"
     style, script = _source("style.css"), _script()
     parts = {
         "title": html.escape(visible(name)),

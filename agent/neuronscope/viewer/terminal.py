@@ -19,6 +19,7 @@ from neuronscope.viewer.tree import Node, Trace
 MAX_LAYERS: Final = 8
 BAR_WIDTH: Final = 16
 MAX_TEXT: Final = 500
+MAX_DEPTH: Final = 30
 _KIND_STYLE: Final = {
     SpanKind.SERVER: "bold cyan",
     SpanKind.CLIENT: "bold green",
@@ -34,13 +35,13 @@ def print_trace(console: Console, trace: Trace, *, all_layers: bool = False) -> 
     )
     tree = Tree(title, guide_style="dim")
     for root in trace.roots:
-        _add(tree, root, trace.start_unix_ns, max(total, 1), "", all_layers)
+        _add(tree, root, trace.start_unix_ns, max(total, 1), "", all_layers, 0)
     if trace.orphans:
         tree.add(Text(f"{len(trace.orphans)} layer records without a span", style="dim"))
     console.print(tree)
 
 
-def _add(tree: Tree, node: Node, origin: int, total: int, service: str, all_layers: bool) -> None:
+def _add(tree: Tree, node: Node, origin: int, total: int, service: str, all_layers: bool, depth: int) -> None:
     span = node.span
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(_bar(span, origin, total), style="dim")
@@ -56,8 +57,11 @@ def _add(tree: Tree, node: Node, origin: int, total: int, service: str, all_laye
         branch.add(Text(visible(fact, MAX_TEXT), style="dim", no_wrap=True, overflow="ellipsis"))
     for text in _layer_lines(node.layers, all_layers):
         branch.add(text)
+    if depth == MAX_DEPTH and node.children:
+        branch.add(Text(f"and {sum(1 for _ in _ends(node.children))} spans below", style="dim"))
+        return
     for child in node.children:
-        _add(branch, child, origin, total, node.service or service, all_layers)
+        _add(branch, child, origin, total, node.service or service, all_layers, depth + 1)
 
 
 def facts(span: SpanRecord) -> Iterator[str]:
@@ -182,9 +186,12 @@ def _bar(span: SpanRecord, origin: int, total: int) -> str:
 
 
 def _ends(nodes: Sequence[Node]) -> Iterator[int]:
-    for node in nodes:
+    """When these spans and all below them ended."""
+    left = list(nodes)
+    while left:
+        node = left.pop()
         yield node.span.end_unix_ns
-        yield from _ends(node.children)
+        left.extend(node.children)
 
 
 def _items(value: Any) -> list[Any]:
