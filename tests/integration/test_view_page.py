@@ -120,6 +120,19 @@ def test_missing_and_non_finite_cells_look_like_nothing_else(browser: Browser, t
         assert "not recorded: budget" in browser.text(".heat-legend")
 
 
+def test_records_that_were_lost_are_not_put_down_to_the_budget(browser: Browser, tmp_path: Path) -> None:
+    """More cells are empty than the call left out: both causes are named, and the difference told."""
+    whole = strange.incident()
+    part = strange.artifact(whole.telemetry.spans, whole.telemetry.layer_snapshots[:40])
+    show(browser, part, tmp_path)
+    browser.click(".waterfall .row:nth-child(4)")
+    assert "32 of 72 cells not recorded: budget, or not in this recording" in browser.text(".health")
+    assert "the call counted 48 records, 40 are here" in browser.text(".health")
+    show(browser, strange.artifact(whole.telemetry.spans), tmp_path)
+    browser.click(".waterfall .row:nth-child(4)")
+    assert "The call counted 48 layer records; they are not in this page." in browser.text(".details")
+
+
 def test_cells_are_read_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
     """n goes to what is not finite, arrows on from there, and every cell says what it is."""
     show(browser, strange.incident(), tmp_path)

@@ -51,7 +51,7 @@ export class Details {
   card(title, grids, span) {
     const place = el("div");
     const draw = (packed) => {
-      const why = reason(span);
+      const why = reason(span, packed.layers.length * packed.width - packed.records);
       this.map = new HeatMap(packed, why, this.metric, (metric) => { this.metric = metric; });
       place.replaceChildren(health(packed, span, this.map), this.map.element, table(packed, this.map.grid));
       this.map.draw();
@@ -189,10 +189,13 @@ function documents(span) {
 
 // --- layers --------------------------------------------------------------------------------------
 
-// Why a cell can be empty: the span knows what it left out; the rest was lost on the way, or is elsewhere.
-function reason(span) {
+// Why a cell can be empty: the span counts what it left out; what is missing beyond that was lost on the
+// way, or is elsewhere.
+function reason(span, missing = 0) {
   const skipped = span?.number("neuronscope.layers.skipped") ?? 0;
-  return skipped > 0 ? String(span.get("neuronscope.fidelity.reason") ?? "left out") : "not in this recording";
+  if (skipped === 0) return "not in this recording";
+  const why = String(span.get("neuronscope.fidelity.reason") ?? "left out");
+  return missing > skipped ? `${why}, or not in this recording` : why;
 }
 
 function health(packed, span, map) {
