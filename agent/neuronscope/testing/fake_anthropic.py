@@ -36,7 +36,7 @@ _HEAD: Final = {
 }
 
 
-def message(text: str = "Hello from the fake.", **changes: Any) -> Reply:
+def message(text: str = "Hello from the fake provider.", **changes: Any) -> Reply:
     """A message of one text; `changes` replace fields (``content=…``, ``stop_reason=…``)."""
     body = {
         **_HEAD,
@@ -48,7 +48,7 @@ def message(text: str = "Hello from the fake.", **changes: Any) -> Reply:
     return Reply(body=body)
 
 
-def message_stream(text: str = "Hello from the fake.", **reply: Any) -> Reply:
+def message_stream(text: str = "Hello from the fake provider.", **reply: Any) -> Reply:
     """A streamed message of one text, a word an event; `reply` are fields of `Reply`."""
     words = [word + " " for word in text.split(" ")[:-1]] + text.split(" ")[-1:]
     deltas = [{"type": "text_delta", "text": word} for word in words]

@@ -1,0 +1,517 @@
+"""What holds for every LLM client: the service sees no difference, each call is one span with its facts.
+
+A new adapter adds a `ClientCase` to `CASES`.  Whatever it cannot do like the others is said in its own
+test file, beside what only it can do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gc
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import context as otel_context
+
+import client_anthropic
+import neuronscope as ns
+from client_cases import (
+    CANARY,
+    WORDS,
+    ClientCase,
+    agent,
+    facts_like,
+    function_at,
+    observe,
+    observe_async,
+    plain,
+    three_ways,
+)
+from neuronscope import platform
+from neuronscope.engine.guard import GUARD
+from neuronscope.instrumentation import ClientIntegration, Endpoint, Snapshot
+from neuronscope.signals import names
+from neuronscope.testing.fake_provider import FakeProvider, Reply
+
+pytestmark = pytest.mark.integration
+
+CASES = (client_anthropic.CASE,)
+each_client = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@pytest.fixture
+def server(case: ClientCase) -> Iterator[FakeProvider]:
+    """The case's provider."""
+    with case.server() as fake:
+        yield fake
+
+
+# --- the same with and without ---------------------------------------------------------------------
+def drain(stream: Any) -> list[Any]:
+    return list(stream)
+
+
+async def adrain(stream: Any) -> list[Any]:
+    return [chunk async for chunk in stream]
+
+
+@each_client
+def test_a_call_is_one_span_and_no_difference(case: ClientCase, server: FakeProvider) -> None:
+    """Plain: values, types, log lines and request bodies; sync and async."""
+
+    def chat(client: Any, server: FakeProvider) -> Any:
+        server.reply(case.reply(CANARY))
+        return case.chat(client)
+
+    async def achat(client: Any, server: FakeProvider) -> Any:
+        server.reply(case.reply(CANARY))
+        return await case.achat(client)
+
+    for on, content in (
+        three_ways(lambda mode: observe(case, mode, chat, server)),
+        three_ways(lambda mode: observe_async(case, mode, achat, server)),
+    ):
+        for outcome in (on, content):
+            (span,) = outcome.spans
+            assert span.attributes[names.OPERATION_NAME] == case.operation
+            assert facts_like(span.attributes, case.complete) == case.complete
+            assert span.name == f"{case.operation} {case.complete[names.REQUEST_MODEL]}"
+
+
+@each_client
+def test_a_stream_is_one_span_and_no_difference(case: ClientCase, server: FakeProvider) -> None:
+    """Read to its end: every chunk, its type, and the facts of the whole; sync and async."""
+
+    def stream(client: Any, server: FakeProvider) -> Any:
+        server.reply(case.stream_reply(f"{CANARY} two three four five"))
+        opened = case.stream(client)
+        return type(opened).__qualname__, drain(opened)
+
+    async def astream(client: Any, server: FakeProvider) -> Any:
+        server.reply(case.stream_reply(f"{CANARY} two three four five"))
+        opened = await case.astream(client)
+        return type(opened).__qualname__, await adrain(opened)
+
+    for outcomes in (
+        three_ways(lambda mode: observe(case, mode, stream, server)),
+        three_ways(lambda mode: observe_async(case, mode, astream, server)),
+    ):
+        for outcome in outcomes:
+            (span,) = outcome.spans
+            assert facts_like(span.attributes, case.streamed) == case.streamed
+            assert isinstance(span.attributes[names.TIME_TO_FIRST_CHUNK], float)
+
+
+@each_client
+def test_embeddings_are_one_span_and_no_difference(case: ClientCase, server: FakeProvider) -> None:
+    """Their length and count; never a number of them, with content on neither."""
+    embed, aembed = case.embed, case.aembed
+    if embed is None or aembed is None:
+        return
+
+    def scenario(client: Any, server: FakeProvider) -> Any:
+        return embed(client)
+
+    async def ascenario(client: Any, server: FakeProvider) -> Any:
+        return await aembed(client)
+
+    for outcomes in (
+        three_ways(lambda mode: observe(case, mode, scenario, server)),
+        three_ways(lambda mode: observe_async(case, mode, ascenario, server)),
+    ):
+        for outcome in outcomes:
+            (span,) = outcome.spans
+            assert span.attributes[names.OPERATION_NAME] == "embeddings"
+            assert facts_like(span.attributes, case.embedding) == case.embedding
+            assert "0.25" not in repr(span)
+
+
+# --- errors ----------------------------------------------------------------------------------------
+@each_client
+def test_errors_go_through_and_are_told_by_type(case: ClientCase, server: FakeProvider) -> None:
+    """A refusal, no answer, an answer that does not come in time; sync and async, plain and streamed."""
+    replies: dict[str, Reply] = {
+        "refused": case.error(401, CANARY),
+        "silent": Reply(body={}, cut_after=0),
+        "slow": Reply(body={}, delay_s=3),
+    }
+    for kind, reply in replies.items():
+
+        def chat(client: Any, server: FakeProvider, reply: Reply = reply) -> Any:
+            server.reply(reply)
+            return case.chat(client)
+
+        async def achat(client: Any, server: FakeProvider, reply: Reply = reply) -> Any:
+            server.reply(reply)
+            return await case.achat(client)
+
+        def stream(client: Any, server: FakeProvider, reply: Reply = reply) -> Any:
+            server.reply(reply)
+            return drain(case.stream(client))
+
+        async def astream(client: Any, server: FakeProvider, reply: Reply = reply) -> Any:
+            server.reply(reply)
+            return await adrain(await case.astream(client))
+
+        plain_call = expected_type(case, kind)
+        streamed_call = plain_call if kind == "refused" else None  # the HTTP library's own, while it is read
+        for outcomes, expected in (
+            (three_ways(lambda mode, run=chat: observe(case, mode, run, server)), plain_call),  # type: ignore[misc]
+            (three_ways(lambda mode, run=stream: observe(case, mode, run, server)), streamed_call),  # type: ignore[misc]
+            (three_ways(lambda mode, run=achat: observe_async(case, mode, run, server)), plain_call),  # type: ignore[misc]
+            (three_ways(lambda mode, run=astream: observe_async(case, mode, run, server)), streamed_call),  # type: ignore[misc]
+        ):
+            for outcome in outcomes:
+                (span,) = outcome.spans
+                assert span.status.name == "ERROR"
+                told = span.attributes[names.ERROR_TYPE]
+                assert told == expected or (expected is None and told)
+                if kind == "refused" and case.tells_status:
+                    assert span.attributes[names.HTTP_RESPONSE_STATUS_CODE] == 401
+
+
+def expected_type(case: ClientCase, kind: str) -> str | None:
+    return {"refused": case.unauthorised, "slow": case.timeout}.get(kind)
+
+
+@each_client
+def test_a_stream_cut_off_is_an_error(case: ClientCase, server: FakeProvider) -> None:
+    """The connection breaks in the middle: what came before counts."""
+
+    def scenario(client: Any, server: FakeProvider) -> Any:
+        server.reply(case.stream_reply(WORDS, cut_after=4))
+        chunks: list[Any] = []
+        try:
+            for chunk in case.stream(client):
+                chunks.append(chunk)  # noqa: PERF402 - what came before the cut counts
+        except case.errors as cut:
+            return chunks, type(cut).__qualname__
+        return chunks
+
+    for outcome in three_ways(lambda mode: observe(case, mode, scenario, server)):
+        (span,) = outcome.spans
+        assert span.attributes[names.STREAM_END] == "error"
+        assert names.ERROR_TYPE in span.attributes
+        chunks = outcome.value[0]
+        assert span.attributes[names.STREAM_CHUNKS] == len(chunks)
+
+
+# --- endings ---------------------------------------------------------------------------------------
+def close(stream: Any) -> None:
+    stream.close()
+
+
+def break_and_drop(case: ClientCase, client: Any) -> Any:
+    stream = case.stream(client)
+    chunks: list[Any] = []
+    for chunk in stream:
+        chunks.append(chunk)
+        break
+    del stream
+    gc.collect()
+    return chunks
+
+
+def close_twice(case: ClientCase, client: Any) -> Any:
+    stream = case.stream(client)
+    first = next(iter(stream))
+    close(stream)
+    close(stream)
+    return first
+
+
+def raise_in_the_loop(case: ClientCase, client: Any) -> Any:
+    stream = case.stream(client)
+    try:
+        for _ in stream:
+            raise LookupError("the service's own")
+    except LookupError as error:
+        close(stream)
+        return str(error)
+
+
+def read_in_another_thread(case: ClientCase, client: Any) -> Any:
+    stream = case.stream(client)
+    chunks: list[Any] = []
+    thread = threading.Thread(target=lambda: chunks.extend(stream))
+    thread.start()
+    thread.join()
+    return chunks
+
+
+ENDINGS = (
+    (break_and_drop, "client_closed"),
+    (close_twice, "client_closed"),
+    (raise_in_the_loop, "client_closed"),
+    (read_in_another_thread, "complete"),
+)
+
+
+@each_client
+@pytest.mark.parametrize(("ending", "end"), ENDINGS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_stream_ends_once_however_it_is_left(
+    case: ClientCase, server: FakeProvider, ending: Any, end: str
+) -> None:
+    """One span, not an error, with the state it ended in; the service sees no difference."""
+
+    def scenario(client: Any, server: FakeProvider) -> Any:
+        server.reply(case.stream_reply(WORDS))
+        return ending(case, client)
+
+    for outcome in three_ways(lambda mode: observe(case, mode, scenario, server)):
+        (span,) = outcome.spans
+        assert span.attributes[names.STREAM_END] == end
+        assert names.ERROR_TYPE not in span.attributes
+
+
+async def aclose(stream: Any) -> None:
+    await (stream.aclose() if hasattr(stream, "aclose") else stream.close())
+
+
+async def cancel_mid_stream(case: ClientCase, client: Any) -> Any:
+    stream = await case.astream(client)
+    chunks: list[Any] = []
+
+    async def read() -> None:
+        async for chunk in stream:
+            chunks.append(chunk)  # noqa: PERF401 - cancelled half-way
+
+    task = asyncio.ensure_future(read())
+    await asyncio.sleep(0.1)
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        return "cancelled"
+    return "not cancelled"
+
+
+async def close_in_another_task(case: ClientCase, client: Any) -> Any:
+    stream = await case.astream(client)
+
+    async def first() -> Any:
+        return await anext(aiter(stream))
+
+    chunk = await asyncio.create_task(first())
+    await asyncio.create_task(aclose(stream))
+    return chunk
+
+
+async def timeout_scope(case: ClientCase, client: Any) -> Any:
+    stream = await case.astream(client)
+    try:
+        async with asyncio.timeout(0.1):
+            async for _ in stream:
+                pass
+    except TimeoutError:
+        return "timed out"
+    return "done"
+
+
+ASYNC_ENDINGS = (
+    (cancel_mid_stream, "cancelled"),
+    (close_in_another_task, "client_closed"),
+    (timeout_scope, "cancelled"),
+)
+
+
+@each_client
+@pytest.mark.parametrize(("ending", "end"), ASYNC_ENDINGS, ids=lambda value: getattr(value, "__name__", ""))
+def test_an_async_stream_ends_once_and_logs_nothing(
+    case: ClientCase, server: FakeProvider, ending: Any, end: str
+) -> None:
+    """Cancelled, timed out, closed in another task: no lost span, no word about contexts."""
+
+    async def scenario(client: Any, server: FakeProvider) -> Any:
+        server.reply(case.stream_reply(WORDS, delay_s=0.06))
+        return await ending(case, client)
+
+    for outcome in three_ways(lambda mode: observe_async(case, mode, scenario, server)):
+        (span,) = outcome.spans
+        assert span.attributes[names.STREAM_END] == end
+
+
+@each_client
+def test_a_cancelled_call_is_cancelled_and_told(case: ClientCase, server: FakeProvider) -> None:
+    """A `BaseException`: it goes through, and the span ends with it."""
+
+    async def scenario(client: Any, server: FakeProvider) -> Any:
+        server.reply(Reply(body={}, delay_s=3))
+        task = asyncio.ensure_future(case.achat(client))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            return "cancelled"
+        return "not cancelled"
+
+    for outcome in three_ways(lambda mode: observe_async(case, mode, scenario, server)):
+        (span,) = outcome.spans
+        assert span.attributes[names.ERROR_TYPE] == "asyncio.exceptions.CancelledError"
+
+
+@each_client
+def test_the_span_of_a_closed_stream_ends_at_once(case: ClientCase, server: FakeProvider) -> None:
+    """Not when garbage is collected; and what is called meanwhile is its sibling, not its child."""
+    with agent("on", case.name) as exporter, case.sync(server) as client:
+        server.reply(case.stream_reply(WORDS), case.reply("meanwhile"))
+        stream = case.stream(client)
+        next(iter(stream))
+        case.chat(client)
+        assert len(exporter.spans) == 1
+        close(stream)
+        assert len(exporter.spans) == 2
+        assert [span.parent_span_id for span in exporter.spans] == [None, None]
+
+
+# --- content ---------------------------------------------------------------------------------------
+@each_client
+def test_content_is_recorded_only_when_asked_for(case: ClientCase, server: FakeProvider) -> None:
+    """The canary is in prompt, tool, stop word, answer and error; with content on it is where it belongs."""
+
+    def use(client: Any, server: FakeProvider) -> Any:
+        server.reply(case.reply(CANARY), case.stream_reply(f"{CANARY} two"), case.error(400, CANARY))
+        case.chat(client)
+        drain(case.stream(client))
+        with pytest.raises(case.errors):
+            case.chat(client)
+
+    on = observe(case, "on", use, server)
+    assert len(on.spans) == 3
+    assert CANARY not in repr(on.spans)
+    spans = observe(case, "content", use, server).spans
+    for span, answer in zip(spans[:2], (CANARY, f"{CANARY} two"), strict=True):
+        asked = json.loads(str(span.attributes[names.INPUT_MESSAGES]))
+        assert {"type": "text", "content": CANARY} in [part for message in asked for part in message["parts"]]
+        (told,) = json.loads(str(span.attributes[names.OUTPUT_MESSAGES]))
+        assert told["role"] == "assistant"
+        assert told["parts"] == [{"type": "text", "content": answer}]
+        assert told["finish_reason"] == "stop"
+
+
+# --- the agent around it ---------------------------------------------------------------------------
+@each_client
+def test_uninstrument_restores_every_function(case: ClientCase) -> None:
+    """The very objects; nothing that the installed version should have is missing."""
+    before = [function_at(target) for target in case.watched]
+    ns.instrument(case.name)
+    for target, function in zip(case.watched, before, strict=True):
+        assert function_at(target) is not function, target
+    assert platform.installations()[case.name].missing == set()
+    ns.uninstrument(case.name)
+    for target, function in zip(case.watched, before, strict=True):
+        assert function_at(target) is function, target
+
+
+@each_client
+def test_a_client_made_before_is_observed_and_afterwards_left_alone(
+    case: ClientCase, server: FakeProvider
+) -> None:
+    """Import order does not matter; instrumenting twice is one span."""
+    with case.sync(server) as client:
+        with agent("on", case.name) as exporter:
+            ns.instrument(case.name)
+            case.chat(client)
+            assert len(exporter.spans) == 1
+        case.chat(client)
+        drain(case.stream(client))
+        assert len(exporter.spans) == 1
+
+
+@each_client
+def test_suppressed_calls_are_not_observed(case: ClientCase, server: FakeProvider) -> None:
+    """OpenTelemetry's key; an outer layer has the span already."""
+    with agent("on", case.name) as exporter, case.sync(server) as client:
+        token = otel_context.attach(otel_context.set_value("suppress_instrumentation", True))
+        try:
+            case.chat(client)
+            drain(case.stream(client))
+        finally:
+            otel_context.detach(token)
+        assert exporter.spans == []
+    assert not any("traceparent" in request.headers for request in server.requests)
+
+
+@each_client
+def test_a_server_of_ones_own_gets_the_spans_id(case: ClientCase, server: FakeProvider) -> None:
+    """Plain and streamed, once."""
+    with agent("on", case.name) as exporter, case.sync(server) as client:
+        case.chat(client)
+        drain(case.stream(client))
+        assert [request.headers.get("traceparent") for request in server.requests] == [
+            [f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"] for span in exporter.spans
+        ]
+
+
+# --- faults of ours --------------------------------------------------------------------------------
+def broken(*_: Any) -> Any:
+    raise RuntimeError("a bug of ours")
+
+
+READERS = ("read_request", "read_response", "fold_chunk", "is_content", "is_complete", "read_error")
+
+
+def sabotaged(adapter: ClientIntegration, part: str) -> ClientIntegration:
+    """The adapter with one of its functions, or all its readers, raising."""
+
+    def break_readers(function: Any) -> Any:
+        def snapshot(*args: Any) -> Snapshot | None:
+            kept = function(*args)
+            if kept is None:
+                return None
+            endpoint: Endpoint = dataclasses.replace(kept.endpoint, **dict.fromkeys(READERS, broken))
+            return Snapshot(endpoint, kept.target, kept.arguments, kept.peer)
+
+        return snapshot
+
+    methods: list[Any] = []
+    for method in adapter.methods:
+        changes: dict[str, Any] = {}
+        if part == "readers":
+            changes["snapshot"] = break_readers(method.snapshot)
+        elif part.startswith("stream."):
+            inner = part.removeprefix("stream.")
+            if method.stream is not None and getattr(method.stream, inner) is not None:
+                changes["stream"] = dataclasses.replace(method.stream, **{inner: broken})
+        elif getattr(method, part) is not None:
+            changes[part] = broken
+        methods.append(dataclasses.replace(method, **changes))
+    return dataclasses.replace(adapter, methods=tuple(methods))
+
+
+@each_client
+@pytest.mark.parametrize(
+    "part",
+    [
+        "snapshot",
+        "inject_headers",
+        "stream.is_stream",
+        "stream.get_iterator",
+        "stream.set_iterator",
+        "readers",
+    ],
+)
+def test_faults_of_the_adapter_change_nothing(case: ClientCase, server: FakeProvider, part: str) -> None:
+    """Each function of the table made to raise in turn: the service notices nothing."""
+
+    def use(client: Any, server: FakeProvider) -> Any:
+        server.reply(case.reply("one"), case.stream_reply("one two"), case.error(401, "no"))
+        results = [plain(case.chat(client)), plain(drain(case.stream(client)))]
+        with pytest.raises(case.errors) as caught:
+            case.chat(client)
+        return [*results, plain(caught.value)]
+
+    expected = observe(case, "off", use, server).value
+    ns.registry.register_adapter(sabotaged(ns.registry.client(case.name), part))
+    GUARD.reraise = False
+    try:
+        outcome = observe(case, "on", use, server)
+    finally:
+        ns.registry.unregister_adapter(case.name)
+    assert outcome.value == expected
+    assert part in ("snapshot", "inject_headers") or len(outcome.spans) == 3

@@ -1,0 +1,208 @@
+"""One service call seen three ways: without the agent, with it, and with content capture; for any client.
+
+A `ClientCase` tells how a client library is used; the contract suite runs the same scenarios over all of them
+(`tests/contract/test_client_contract.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import pydantic
+
+import neuronscope as ns
+from neuronscope.signals.records import SpanRecord
+from neuronscope.testing import InMemoryExporter
+from neuronscope.testing.fake_provider import FakeProvider, Reply
+
+Mode = Literal["off", "on", "content"]
+MODES: tuple[Mode, ...] = ("off", "on", "content")
+CANARY = "zebra-canary-7731"
+WORDS = "one two three four five"
+# Ours; and what differs between two runs anyway.
+IGNORED_HEADERS = frozenset({"traceparent", "idempotency-key"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientCase:
+    """How one client library is used.
+
+    Attributes:
+        name: the adapter's.
+        distribution: what has to be installed.
+        server: the fake of its provider.
+        sync, aio: ``(server) -> context of a client`` that does not retry and gives up after half a second.
+        errors: what the library raises.
+        chat, stream: one call whose prompt, and tools, hold the canary.
+        achat, astream: their asynchronous twins.
+        reply, stream_reply: ``(text) -> answer``; `stream_reply` takes fields of `Reply` too.
+        error: ``(status, message) -> answer``.
+        operation: name of the operation.
+        complete, streamed: facts that spans of the two have.
+        unauthorised: `error.type` of a 401.
+        timeout: `error.type` of an answer that does not come.
+        tells_status: errors carry the HTTP status.
+        embed: a call whose vectors are made of 0.25; None if there is none.
+        watched: ``module:Class.function`` that must be restored exactly.
+        closes: how a stream is closed before its end.
+    """
+
+    name: str
+    distribution: str
+    server: Callable[[], FakeProvider]
+    sync: Callable[[FakeProvider], AbstractContextManager[Any]]
+    aio: Callable[[FakeProvider], AbstractAsyncContextManager[Any]]
+    errors: tuple[type[BaseException], ...]
+    chat: Callable[[Any], Any]
+    stream: Callable[[Any], Any]
+    achat: Callable[[Any], Coroutine[Any, Any, Any]]
+    astream: Callable[[Any], Coroutine[Any, Any, Any]]
+    reply: Callable[[str], Reply]
+    stream_reply: Callable[..., Reply]
+    error: Callable[[int, str], Reply]
+    complete: Mapping[str, Any]
+    streamed: Mapping[str, Any]
+    unauthorised: str
+    timeout: str
+    watched: tuple[str, ...]
+    operation: str = "chat"
+    tells_status: bool = True
+    embed: Callable[[Any], Any] | None = None
+    aembed: Callable[[Any], Coroutine[Any, Any, Any]] | None = None
+    embedding: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the service and the provider saw of one run, and what we recorded."""
+
+    value: Any
+    requests: list[Any]
+    logs: list[str]
+    spans: list[SpanRecord] = field(compare=False)
+
+
+@contextmanager
+def agent(mode: Mode, *adapters: str) -> Generator[InMemoryExporter]:
+    """The agent in one of the three modes, finishing spans in the caller's thread."""
+    exporter = InMemoryExporter()
+    if mode == "off":
+        yield exporter
+        return
+    capture = "span_only" if mode == "content" else "no_content"
+    with ns.Platform(exporters=[exporter], deferred=False, capture_content=capture):
+        ns.instrument(*adapters)
+        yield exporter
+
+
+@contextmanager
+def captured_logs() -> Generator[list[str]]:
+    """Log records of every library at WARNING and above."""
+    messages: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(f"{record.name}: {record.getMessage()}")
+
+    handler = Keep(logging.WARNING)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield messages
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+def observe(
+    case: ClientCase, mode: Mode, scenario: Callable[[Any, FakeProvider], Any], server: FakeProvider
+) -> Outcome:
+    """Run a scenario once."""
+    server.clear()
+    with captured_logs() as logs, agent(mode, case.name) as exporter, case.sync(server) as client:
+        try:
+            value = plain(scenario(client, server))
+        except case.errors as error:
+            value = plain(error)
+        gc.collect()
+    return Outcome(value, wire(server), logs, exporter.spans)
+
+
+def observe_async(
+    case: ClientCase,
+    mode: Mode,
+    scenario: Callable[[Any, FakeProvider], Coroutine[Any, Any, Any]],
+    server: FakeProvider,
+) -> Outcome:
+    """Run an asynchronous scenario once, in an event loop of its own."""
+
+    async def run() -> Any:
+        async with case.aio(server) as client:
+            try:
+                return plain(await scenario(client, server))
+            except case.errors as error:
+                return plain(error)
+
+    server.clear()
+    with captured_logs() as logs, agent(mode, case.name) as exporter:
+        value = asyncio.run(run())
+        gc.collect()
+    return Outcome(value, wire(server), logs, exporter.spans)
+
+
+def three_ways(run: Callable[[Mode], Outcome]) -> tuple[Outcome, Outcome]:
+    """Run in all modes, require that the service and the provider saw the same; returns on and content."""
+    off, on, content = (run(mode) for mode in MODES)
+    assert on == off
+    assert content == off
+    assert not off.spans
+    assert CANARY not in repr(on.spans)
+    return on, content
+
+
+def plain(value: Any) -> Any:
+    """A value together with its types, comparable between runs."""
+    if isinstance(value, pydantic.BaseModel):
+        return type(value).__qualname__, value.model_dump(warnings=False), sorted(vars(value))
+    if isinstance(value, BaseException):
+        status = getattr(value, "status_code", None)
+        return type(value).__qualname__, str(value), status, plain(value.__cause__)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in cast("list[Any]", value)]
+    if issubclass(type(value), dict):
+        return {key: plain(item) for key, item in value.items()}
+    return type(value).__qualname__, value
+
+
+def wire(server: FakeProvider) -> list[Any]:
+    """What the provider received, without what may differ."""
+    return [
+        (
+            request.method,
+            request.path,
+            request.body,
+            {name: value for name, value in request.headers.items() if name not in IGNORED_HEADERS},
+        )
+        for request in server.requests
+    ]
+
+
+def facts_like(attributes: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that `facts` names."""
+    return {key: attributes.get(key) for key in facts}
+
+
+def function_at(target: str) -> Any:
+    """What ``module:Class.function`` holds now."""
+    module, _, path = target.partition(":")
+    owner: object = importlib.import_module(module)
+    *parents, name = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    return inspect.getattr_static(owner, name)
