@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from neuronscope import hooks, probes, testing
     from neuronscope.artifact import Artifact, load
     from neuronscope.dataset import Dataset
+    from neuronscope.dumping import dump
     from neuronscope.engine.context import propagate
     from neuronscope.exceptions import (
         AdapterNotFoundError,
@@ -47,6 +48,7 @@ _NAMES = {
     "Artifact": "artifact",
     "load": "artifact",
     "Dataset": "dataset",
+    "dump": "dumping",
     "AdapterNotFoundError": "exceptions",
     "ConfigError": "exceptions",
     "LayerNotFoundError": "exceptions",
@@ -110,6 +112,7 @@ __all__ = [
     "TensorSummary",
     "UnsupportedTensorError",
     "__version__",
+    "dump",
     "fingerprint",
     "flush",
     "hooks",

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from neuronscope import native
+from neuronscope.dumping import dump_on_signal, leave_signal
 from neuronscope.engine import ENGINE
 from neuronscope.engine.content import Redactor
 from neuronscope.engine.context import EXECUTORS
@@ -64,6 +65,8 @@ class Platform:
             _current = self
             _release_logs()
             _capture_logs()
+        if self.settings.nsz:
+            dump_on_signal()
 
     def _make_exporters(self, context: ExporterContext) -> Sequence[Exporter]:
         return [*make_exporters(context, ENGINE.count_exported), *self._exporters]
@@ -87,6 +90,7 @@ class Platform:
         with _lock:
             uninstrument()
             ENGINE.stop(self.settings.exit_timeout_s)
+            leave_signal()
             if _current is self:
                 _current = None
 
@@ -157,7 +161,7 @@ def _capture_logs() -> None:
 
 
 def _release_logs() -> None:
-    global _logs  # noqa: PLW0603 - the process has one `logging`
+    global _logs
     with _lock:
         captured, _logs = _logs, None
         if captured is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from neuronscope.settings import Settings
 from neuronscope.signals.records import Attributes, Batch, MetricsSnapshot
@@ -49,6 +49,15 @@ class Exporter(Protocol):
 
     def shutdown(self, timeout_s: float) -> None:
         """Flush within `timeout_s` seconds, then release threads, sockets and files."""
+        ...
+
+
+@runtime_checkable
+class Recorder(Protocol):
+    """What an exporter may be besides: one that finishes a file when asked to (`ns.dump`)."""
+
+    def request_dump(self, reason: str, done: Callable[[str], None]) -> None:
+        """Finish a file at the next flush, and tell its path.  Any thread may ask."""
         ...
 
 

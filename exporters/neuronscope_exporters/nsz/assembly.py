@@ -64,7 +64,9 @@ def fixed_definitions() -> tuple[tuple[int, bytes], ...]:
     return tuple(found)
 
 
-def new_manifest(file_id: bytes, resources: Sequence[Attributes]) -> documents.ManifestDocument:
+def new_manifest(
+    file_id: bytes, resources: Sequence[Attributes], segment: int = 0, previous_segment: str | None = None
+) -> documents.ManifestDocument:
     """What a new file of this process says about itself."""
     now = time.time_ns()
     return documents.ManifestDocument(
@@ -75,6 +77,8 @@ def new_manifest(file_id: bytes, resources: Sequence[Attributes]) -> documents.M
         pid=os.getpid(),
         resources=[codec.resource_document(attributes) for attributes in resources],
         clock=documents.ClockDocument(str(now), str(time.monotonic_ns())),
+        segment=segment,
+        previous_segment=previous_segment,
         features_optional=["guard", "checkpoint", "planes"],
     )
 

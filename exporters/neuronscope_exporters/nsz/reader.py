@@ -190,13 +190,14 @@ class NszFile:
         found.sort(key=lambda record: record.time_unix_ns)
         return found
 
-    def records(self, first_chunk: int = 0) -> Iterator[tuple[Record, Resource]]:
+    def records(self, first: int = 0, end: int | None = None) -> Iterator[tuple[Record, Resource]]:
         """All records in the order of the file, one at a time: for tools that keep none of them.
 
         Args:
-            first_chunk: number of chunks to leave out: what was read before a `refresh`.
+            first: the first chunk to read: their number before a `refresh`, for example.
+            end: the chunk to stop before.
         """
-        for place in self._directory.chunks[first_chunk:]:
+        for place in self._directory.chunks[first:end]:
             if place.chunk_class is ChunkClass.SMALL:
                 for channel, data in self._messages(place):
                     try:
@@ -232,6 +233,16 @@ class NszFile:
         """What could not be read.  Reads all records but the tensors, whose checksums are their own."""
         _ = self.spans_with_resource, self.layers_with_resource, self.events
         return self._log.report()
+
+    @property
+    def limits(self) -> Limits:
+        """What the file may ask for."""
+        return self._limits
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._source.size
 
     @property
     def bytes_read(self) -> int:

@@ -16,7 +16,7 @@ from neuronscope.exceptions import NszError
 from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz.chunks import Damage, Limits
 from neuronscope_exporters.nsz.files import SUFFIX, closed_name, recordings
-from neuronscope_exporters.nsz.reader import NszFile, Resource
+from neuronscope_exporters.nsz.reader import NszFile, Record, Resource
 from neuronscope_exporters.nsz.writer import NszWriter, ignore
 
 StrPath = str | os.PathLike[str]
@@ -202,33 +202,59 @@ def merge(
     A tensor whose checksum is wrong is left out (its summary stays) and counted as damage.
 
     Args:
-        progress: ``progress(records done, records in all)``.
+        progress: ``progress(bytes done, bytes in all)``.
 
     Raises:
         FileNotFoundError: a path does not exist.
         NszError: as `read`.
         OSError: `out` cannot be written; it is as it was.
     """
-    recording = read(paths)
+    segments, unreadable = _open(paths, None)
+    return copy(segments, out, progress=progress) + Damage(files=tuple(unreadable))
+
+
+def copy(
+    segments: Sequence[NszFile],
+    out: StrPath,
+    *,
+    wanted: Callable[[Record], bool] | None = None,
+    progress: Callable[[int, int], Any] = ignore,
+) -> Damage:
+    """Copy the wanted records of files into one, in the order in which they were written.
+
+    Raises:
+        OSError: `out` cannot be written; it is as it was.
+    """
     damaged: list[str] = []
-    spans = [item for segment in recording.segments for item in segment.spans_with_resource]
-    layers = [item for segment in recording.segments for item in segment.layers_with_resource]
-    resources = [*recording.resources, {}]
-    total = len(spans) + len(layers)
+    resources: list[Resource] = []
+    for segment in segments:
+        resources.extend(resource for resource in segment.resources if resource not in resources)
+    resources.append({})
+    total = sum(segment.size for segment in segments)
 
     def fill(writer: NszWriter) -> None:
-        done = 0
-        for span, resource in sorted(spans, key=lambda item: item[0].start_unix_ns):
-            writer.append_span(span, resources.index(resource))
-            progress(done := done + 1, total)
-        for layer, resource in sorted(layers, key=lambda item: item[0].time_unix_ns):
-            writer.append_layer(_readable(layer, damaged), resources.index(resource))
-            progress(done := done + 1, total)
-        for event in recording.events:
-            writer.append_event(event)
+        before = 0
+        for segment in segments:
+            for number, place in enumerate(segment.chunks):
+                for record, resource in segment.records(number, number + 1):
+                    if wanted is None or wanted(record):
+                        _append(writer, record, resources.index(resource), damaged)
+                progress(before + place.offset + place.length, total)
+            before += segment.size
+        progress(total, total)
 
     _write_atomically(out, resources, fill)
-    return recording.damage + Damage(records=len(damaged), reasons=tuple(damaged[:20]))
+    own = reduce(add, (segment.damage for segment in segments), Damage())
+    return own + Damage(records=len(damaged), reasons=tuple(damaged[:20]))
+
+
+def _append(writer: NszWriter, record: Record, resource: int, damaged: list[str]) -> None:
+    if isinstance(record, SpanRecord):
+        writer.append_span(record, resource)
+    elif isinstance(record, LayerRecord):
+        writer.append_layer(_readable(record, damaged), resource)
+    else:
+        writer.append_event(record)
 
 
 def _readable(layer: LayerRecord, damaged: list[str]) -> LayerRecord:

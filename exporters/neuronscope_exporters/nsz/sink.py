@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import weakref
 from collections.abc import Sequence
+from typing import Final
 
 from neuronscope_exporters.nsz.layout import Buffer
+
+_SINKS: Final[weakref.WeakSet[Sink]] = weakref.WeakSet()
 
 
 class Sink:
     """A file that grows by whole appends; one that fails is cut off again.
 
-    Not thread-safe.
+    It is locked while it is open, so that others can tell a file whose process has died.  In the child of
+    a fork it is closed: a file has one writer.  Not thread-safe.
 
     Attributes:
         position: size of the file: where the next append goes.
     """
 
-    __slots__ = ("_fd", "position")
+    __slots__ = ("__weakref__", "_fd", "position")
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
         self.position = 0
+        lock(fd)
+        _SINKS.add(self)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Sink:
@@ -96,3 +104,20 @@ class Sink:
                 os.close(fd)
             except OSError:  # a network file system may report a late failure; nothing can be done here
                 return
+
+
+def lock(fd: int) -> bool:
+    """Take a file for oneself until it is closed; False if another process has it, or nobody can tell."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _close_in_child() -> None:
+    for sink in tuple(_SINKS):
+        sink.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -60,6 +60,8 @@ class NszWriter:
         tensor_part_bytes: a larger tensor is cut into parts of this size.
         compress_tensors: write tensors through zstd, floats as byte planes: up to 1.4 times smaller, at a
             fraction of the speed, and no longer readable without a copy.
+        segment: number in a series of files.
+        previous_segment: file id of the one before, in hexadecimal.
 
     Attributes:
         error: the last error of the file, or None.
@@ -77,6 +79,8 @@ class NszWriter:
         on_written: Callable[[str, int], None] = ignore,
         tensor_part_bytes: int = layout.TENSOR_PART_BYTES,
         compress_tensors: bool = False,
+        segment: int = 0,
+        previous_segment: str | None = None,
     ) -> None:
         self.path = os.fspath(path)
         self.error: OSError | None = None
@@ -84,7 +88,7 @@ class NszWriter:
         self._part_bytes = tensor_part_bytes
         self._compress_tensors = compress_tensors
         self._file_id = os.urandom(16)
-        self._manifest = documents.encode(new_manifest(self._file_id, resources))
+        self._manifest = documents.encode(new_manifest(self._file_id, resources, segment, previous_segment))
         self._compressor = zstandard.ZstdCompressor(level=1, write_checksum=False)
         # Definitions by channel, each written in the chunk that first uses it and in every checkpoint.
         self._definitions: list[tuple[int, bytes]] = list(fixed_definitions())
@@ -112,6 +116,16 @@ class NszWriter:
             self._sink.close()
             os.unlink(path)
             raise
+
+    @property
+    def file_id(self) -> str:
+        """The file's id, in hexadecimal."""
+        return self._file_id.hex()
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._sink.position
 
     @property
     def closed(self) -> bool:
