@@ -60,6 +60,7 @@ class Invocation:
         "_unwrapped",
         "_watch",
         "call",
+        "replacement",
         "site",
         "span",
     )
@@ -68,6 +69,7 @@ class Invocation:
         self._engine = engine
         self._observing = False
         self._unwrapped = False
+        self.replacement: Any = None  # what the service gets instead of a generator
         self._method = method
         self.site = site
         self.span = span
@@ -171,6 +173,10 @@ class Invocation:
 
     def _observe_stream(self, stream: Stream, result: Any) -> None:
         state = self._stream_state()
+        if stream.get_iterator is None or stream.set_iterator is None:
+            self.replacement = observe_generator(result, state)
+            self._observing = True
+            return
         inner = stream.get_iterator(result)
         stream.set_iterator(result, observe(inner, state))
         self._observing = True

@@ -12,7 +12,7 @@ import functools
 import inspect
 import time
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, Literal
 
 from neuronscope.engine.guard import GUARD
@@ -143,6 +143,33 @@ def observe(inner: Any, state: StreamState) -> Any:
     if hasattr(inner, "__anext__"):
         return ObservedAsyncIterator(inner, state)
     return _observed(inner, state) if inspect.isgenerator(inner) else ObservedIterator(inner, state)
+
+
+def observe_generator(inner: Any, state: StreamState) -> Any:
+    """The generator to hand out in the place of `inner`, sync or async: of the same type."""
+    return _observed_async(inner, state) if inspect.isasyncgen(inner) else observe(inner, state)
+
+
+async def _observed_async(inner: AsyncGenerator[Any, None], state: StreamState) -> AsyncGenerator[Any, None]:
+    try:
+        while True:
+            state.reading = True
+            try:
+                chunk = await anext(inner)
+            except StopAsyncIteration:
+                break
+            finally:
+                state.reading = False
+            GUARD.call("streams.take", state.take, chunk)
+            yield chunk
+    except GeneratorExit:
+        state.close("client_closed")
+        await inner.aclose()
+        raise
+    except BaseException as error:
+        state.fail(error)
+        raise
+    state.close("complete")
 
 
 def _observed(inner: Generator[Any, Any, Any], state: StreamState) -> Generator[Any, None, None]:

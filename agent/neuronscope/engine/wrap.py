@@ -21,6 +21,8 @@ from neuronscope.engine.imports import after_import
 from neuronscope.instrumentation import ClientIntegration, HandOff, WrappedMethod
 
 Undo = Callable[[], None]
+# How many of the arguments that ``*args`` takes have a name.
+MAX_VARIADIC = 4
 
 
 class Installation:
@@ -136,7 +138,7 @@ def wrapper_for(
     """The wrapper of one method."""
     site = f"{installation.library}.{original.__qualname__}"
     is_method = "." in method.target.partition(":")[2]
-    parameters = tuple(inspect.signature(original).parameters)[1 if is_method else 0 :]
+    parameters = _positional_names(original)[1 if is_method else 0 :]
     library, name, begin = installation.library, original.__name__, ENGINE.begin
 
     def open_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -178,6 +180,17 @@ def wrapper_for(
         return result
 
     return wrapper
+
+
+def _positional_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of positional arguments, in order; those that ``*args`` takes are called ``*0``, ``*1``, …"""
+    names: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return (*names, *(f"*{position}" for position in range(MAX_VARIADIC)))
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    return tuple(names)
 
 
 def _carrier(

@@ -204,15 +204,16 @@ class Stream:
 
     Attributes:
         is_stream: ``(result) -> bool``.
-        get_iterator: ``(stream) -> iterator`` of parsed chunks, sync or async.
+        get_iterator: ``(stream) -> iterator`` of parsed chunks, sync or async.  None: the result is a generator,
+            and the service gets one of the same type in its place.
         set_iterator: ``(stream, iterator)`` puts ours in its place.
         body: ``(stream) -> the httpx-like response below it``, whose closing ends the stream.  Without it,
             `close` and `aclose` of the stream object are watched.
     """
 
     is_stream: Callable[[Any], bool]
-    get_iterator: Callable[[Any], Any]
-    set_iterator: Callable[[Any, Any], None]
+    get_iterator: Callable[[Any], Any] | None = None
+    set_iterator: Callable[[Any, Any], None] | None = None
     body: Callable[[Any], Any] | None = None
 
 
@@ -223,7 +224,7 @@ class WrappedMethod:
     Attributes:
         target: ``"module:Class.method"``, or ``"module:function"``.
         snapshot: ``(instance, arguments by name, content) -> Snapshot``, or None when this call is none
-            of ours (it then runs untouched).  Runs in the caller's thread before the call: keep it
+            of ours (it then runs untouched).  What ``*args`` takes is called ``*0``, ``*1``, ….  Runs in the caller's thread before the call: keep it
             below a microsecond or two, read no payload, consume nothing.
         unwrap: ``(result) -> result to read``: e.g. the parsed object inside a raw response.  It must
             not parse, read or change anything; None when there is nothing to read yet.
