@@ -161,7 +161,7 @@ def wrapper_for(
                 GUARD.always(site, invocation.fail, error)
                 raise
             GUARD.always(site, invocation.succeed, result)
-            return result
+            return result if invocation.replacement is None else invocation.replacement
 
         return async_wrapper
 
@@ -177,7 +177,7 @@ def wrapper_for(
             GUARD.always(site, invocation.fail, error)
             raise
         GUARD.always(site, invocation.succeed, result)
-        return result
+        return result if invocation.replacement is None else invocation.replacement
 
     return wrapper
 
