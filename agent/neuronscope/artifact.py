@@ -34,6 +34,7 @@ class Artifact:
         telemetry: spans and layer records.
         resources: OTel resource attributes of the processes that recorded it.
         services: name of the service that made a span, by (trace id, span id), where known.
+        events: what the agents told about themselves: changes of fidelity, coverage, measured overhead.
         damage: what a file could not give back, in words; empty for a sound one.
     """
 
@@ -57,7 +58,8 @@ class Artifact:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the recording to a `.nsz` file, atomically."""
         resource: Attributes = self.resources[0] if self.resources else {}
-        registry.nsz("write")(path, self.telemetry.spans, self.telemetry.layer_snapshots, resource)
+        telemetry = self.telemetry
+        registry.nsz("write")(path, telemetry.spans, telemetry.layer_snapshots, resource, self.events)
 
 
 def load(path: str | PathLike[str]) -> Artifact:

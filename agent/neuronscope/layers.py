@@ -23,6 +23,7 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.engine.span import LightSpan
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.governor import Budget
+from neuronscope.governor.steward import AGENT_PROBE
 from neuronscope.instrumentation import BackendAdapter, ObservingBackend, Operation
 from neuronscope.instrumentation.registry import backend_for
 from neuronscope.modelcall import ModelCall
@@ -110,6 +111,8 @@ class LayerObserver:
         if fidelity is Fidelity.OFF:
             call.skip(self._layer_id, BUDGET)
             self._refuse(budget, started if clocked else None)
+            if budget.exhausted and recording is not None:
+                recording.end()  # its probes come off; what it has is kept
             return
         if not clocked:
             started = time.thread_time_ns() - self._handling_ns
@@ -184,7 +187,6 @@ def _current_call(
 
 
 # --- the always-on agent ---------------------------------------------------------------------------
-AGENT_PROBE: Final = "agent.blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,7 @@ class CallWatch:
         """Watch those layers in the next forward that may be captured in it."""
         if not self._watches:
             return
-        if self._recording is None and ENGINE.captures_off:
+        if self._recording is None and ENGINE.steward.captures_off:
             self._call.reason = MEASURING
             self._watch(())
         else:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from neuronscope import native
 from neuronscope.engine.guard import GUARD
-from neuronscope.signals.records import Fidelity, LayerRecord, SpanRecord
+from neuronscope.signals.records import Fidelity, LayerRecord, SpanEvent, SpanRecord
 
 if TYPE_CHECKING:
     from neuronscope.engine.span import LightSpan
@@ -41,6 +41,7 @@ class Recording:
         self._lock = native.new_lock()
         self._spans: list[SpanRecord] = []
         self._layers: list[LayerRecord] = []
+        self._events: list[SpanEvent] = []
         self._cleanup: list[Callable[[], None]] = []
         self._probed: list[weakref.ref[Any]] = []
         self._unattributed: dict[str, ModelCall] = {}
@@ -65,6 +66,18 @@ class Recording:
             self._layers.append(kept)
         if self.parent is not None:
             self.parent.add_layer(record)
+
+    def add_event(self, event: SpanEvent) -> None:
+        """Take something that the agent tells about itself."""
+        with self._lock:
+            self._events.append(event)
+        if self.parent is not None:
+            self.parent.add_event(event)
+
+    def events(self) -> list[SpanEvent]:
+        """What the agent told about itself, in order."""
+        with self._lock:
+            return list(self._events)
 
     def has_room(self, nbytes: int) -> bool:
         """Would a tensor of this size be kept?"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextvars import Token
 from os import PathLike
 from types import TracebackType
@@ -19,6 +20,7 @@ from neuronscope.governor import Budget
 from neuronscope.recording import Recording
 from neuronscope.settings import OverheadAction, Settings
 from neuronscope.signals import names
+from neuronscope.signals.records import SpanEvent
 
 LIBRARY = "neuronscope.scope"
 
@@ -59,6 +61,7 @@ class Scope:
             checked.overhead_action,
             parent=ENGINE.budget if outer is None else outer.budget,
             name=name,
+            on_event=self._tell,
         )
         self._max_bytes = settings.scope_max_bytes
         self._recording: Recording | None = None
@@ -94,9 +97,10 @@ class Scope:
             otel_context.detach(self._context_token)
         if self._token is not None and recording.CURRENT.get() is self._recording:
             recording.CURRENT.reset(self._token)
+        exceeded = self._budget.verdict()
+        self._tell("neuronscope.coverage", self._budget.facts())
         if self._span is not None:
             self._close_span(self._span, error)
-        exceeded = self._budget.verdict()
         if exceeded is not None and error is None:
             raise exceeded
 
@@ -108,6 +112,12 @@ class Scope:
     ) -> None:
         self.__exit__(kind, error, trace)
 
+    def _tell(self, name: str, facts: dict[str, Any]) -> None:
+        event = SpanEvent(name, time.time_ns(), facts)
+        ENGINE.tell(event)
+        if self._recording is not None:
+            self._recording.add_event(event)
+
     def _close_span(self, span: LightSpan, error: BaseException | None) -> None:
         if error is not None:
             span.add_fact(names.ERROR_TYPE, type_name(error))
@@ -115,7 +125,7 @@ class Scope:
         state = self._budget.state
         if self._budget.skipped or self._budget.exhausted:
             span.add_fact(names.FIDELITY, state.value)
-            span.add_fact(names.FIDELITY_REASON, "budget")
+            span.add_fact(names.FIDELITY_REASON, "exhausted" if self._budget.exhausted else "budget")
         ENGINE.finish(span)
 
     # --- what was recorded ---------------------------------------------------------------------------
@@ -138,7 +148,9 @@ class Scope:
         """What has been recorded so far."""
         record = self.recording
         ENGINE.drain()
-        return Artifact(Telemetry(record.spans(), record.layers()), (dict(ENGINE.resource()),))
+        return Artifact(
+            Telemetry(record.spans(), record.layers()), (dict(ENGINE.resource()),), events=record.events()
+        )
 
     def save(self, path: str | PathLike[str]) -> Artifact:
         """Write what was recorded to a `.nsz` file, atomically, and return it."""

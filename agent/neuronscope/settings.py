@@ -146,6 +146,21 @@ class Settings:
         "Beyond the budget: only warn, reduce fidelity, or abort the scope.",
         _choice("warn", "reduce", "abort"),
     )
+    overhead_measure: bool = _setting(
+        True,
+        "NEURONSCOPE_OVERHEAD_MEASURE",
+        "Now and then switch the agent's captures off and on for some seconds, to measure what they cost.",
+        _boolean,
+    )
+    overhead_block_s: float = _setting(
+        2.0,
+        "NEURONSCOPE_OVERHEAD_BLOCK",
+        "Seconds of one such block; twenty are compared.",
+        _number(0.05, 600.0),
+    )
+    overhead_rest_s: float = _setting(
+        600.0, "NEURONSCOPE_OVERHEAD_REST", "Seconds between two measurements.", _number(0.0, 1e6)
+    )
     capture_content: ContentCapture = _setting(
         "no_content",
         "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
@@ -175,6 +190,13 @@ class Settings:
         "Record everything (continuous), or keep the last seconds in memory and write them when something is "
         "wrong (flight).",
         _choice("continuous", "flight"),
+    )
+    nsz_sample_pct: float = _setting(
+        100.0,
+        "NEURONSCOPE_NSZ_SAMPLE_PCT",
+        "Per cent of the ordinary traces to keep in `.nsz` files; those with an error, a slow root, an empty "
+        "or low-margin retrieval or non-finite layers are kept in any case.",
+        _number(0.0, 100.0),
     )
     nsz_segment_bytes: int = _setting(
         1 << 30, "NEURONSCOPE_NSZ_SEGMENT_BYTES", "Size at which a new segment is begun.", _integer(1 << 16)

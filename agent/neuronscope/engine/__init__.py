@@ -36,11 +36,12 @@ from neuronscope.engine.provider import Pipeline, takes_in
 from neuronscope.engine.span import LightSpan
 from neuronscope.engine.worker import Worker
 from neuronscope.exporters import Exporter, ExporterContext
-from neuronscope.governor import AGENT_FORGETS_S, Budget, Ledger
+from neuronscope.governor import Budget
+from neuronscope.governor.steward import Steward
 from neuronscope.instrumentation import WrappedMethod
 from neuronscope.settings import Settings
 from neuronscope.signals import names
-from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
+from neuronscope.signals.records import LayerRecord, LogRecord, SpanEvent, SpanRecord
 
 SUPPRESS_ALL: Final = "suppress_instrumentation"  # OpenTelemetry's context keys
 SUPPRESS_LLM: Final = "suppress_language_model_instrumentation"
@@ -62,7 +63,7 @@ class Engine:
         metrics: the process's aggregator.
         budget: the always-on agent's overhead budget.
         events: makes GenAI events of finished calls.
-        captures_off: the agent's captures are switched off for a while, to measure what they cost.
+        steward: keeps that budget's accounts.
         watch_model: opens layer observation for an in-process model call (set by the platform).
     """
 
@@ -70,10 +71,9 @@ class Engine:
         self.active = False
         self.settings = Settings()
         self.metrics = Aggregator()
-        self.budget = Budget(self.settings.max_overhead_pct, forget_s=AGENT_FORGETS_S, name="agent")
-        self._ledger = Ledger(self.budget)
+        self.steward = Steward(self.settings, self.metrics, self._export_now, self.tell)
+        self.budget: Budget = self.steward.budget
         self.watch_model: ModelWatcher | None = None
-        self.captures_off = False
         self.exporters: Sequence[Exporter] = ()
         self._make_exporters: ExporterMaker | None = None
         self._policy = ContentPolicy(self.settings)
@@ -104,10 +104,8 @@ class Engine:
     def _build(self, *, in_child: bool = False) -> None:
         settings = self.settings
         self.metrics = Aggregator()
-        self.budget = Budget(
-            settings.max_overhead_pct, settings.overhead_action, forget_s=AGENT_FORGETS_S, name="agent"
-        )
-        self._ledger = Ledger(self.budget)
+        self.steward = Steward(settings, self.metrics, self._export_now, self.tell)
+        self.budget = self.steward.budget
         self._policy = ContentPolicy(settings, self._redactor)
         self.metrics.before_collect(self._observe_self)
         GUARD.on_fault = lambda site, kind: self.metrics.add(
@@ -131,7 +129,7 @@ class Engine:
             max_spans=settings.queue_max_spans,
             max_bytes=settings.queue_max_bytes,
             count_lost=self.count_lost,
-            on_cpu=self._on_worker_cpu,
+            on_cpu=self.steward.worker_cpu,
             inline=not settings.deferred,
         )
         self.events = Events(settings, self._policy, worker.add_log)
@@ -140,6 +138,7 @@ class Engine:
     def stop(self, timeout_s: float) -> None:
         """Stop observing, flush within `timeout_s` seconds."""
         self.active = False
+        self.steward.stop()
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.stop(timeout_s)
@@ -209,19 +208,19 @@ class Engine:
         return self.metrics.collect()
 
     def _observe_self(self) -> None:
-        budget, metrics = self.budget, self.metrics
-        metrics.set(names.OVERHEAD_ACCOUNTED, budget.overhead_pct / 100)
-        metrics.set(names.OVERHEAD_BUDGET, budget.max_overhead_pct / 100)
-        metrics.set(names.QUEUE_SPANS, self._worker.pending if self._worker is not None else 0)
-        for fidelity in type(budget.state):
-            metrics.set(
-                names.FIDELITY_STATE, float(fidelity is budget.state), ((names.FIDELITY, fidelity.value),)
-            )
+        worker = self._worker
+        self.metrics.set(names.QUEUE_SPANS, worker.pending if worker is not None else 0)
+        self.metrics.set(names.QUEUE_BYTES, worker.pending_bytes if worker is not None else 0)
+        self.steward.observe()
 
-    def _on_worker_cpu(self, nanoseconds: int) -> None:
-        # Inline, the caller's thread has been timed already, with what it did here.
-        self._ledger.settle(nanoseconds if self.settings.deferred else 0)
-        self.metrics.add(names.WORKER_CPU, nanoseconds / 1e9)
+    def _export_now(self) -> None:
+        if self._worker is not None:
+            self._worker.export()
+
+    def tell(self, event: SpanEvent) -> None:
+        """Put an event of the agent itself on record."""
+        if self._worker is not None:
+            self._worker.put_event(event)
 
     # --- hot path ---------------------------------------------------------------------------------------
     def begin(
@@ -468,7 +467,7 @@ class Engine:
         """Queue a layer record."""
         worker = self._worker
         if worker is not None:
-            self._ledger.layer(recording, probe, record.nbytes)
+            self.steward.ledger.layer(recording, probe, record.nbytes)
             worker.put_layer(record, recording)
 
     def take_log(self, item: LogItem) -> None:
@@ -479,7 +478,7 @@ class Engine:
 
     def _finish_item(self, item: Any) -> SpanRecord | LogRecord | None:
         if isinstance(item, LogItem):
-            self._ledger.span(None, "logging", item.hot_ns)
+            self.steward.ledger.span(None, "logging", item.hot_ns)
             return self._policy.apply_to_log(item.record())
         if isinstance(item, functools.partial):  # see `later`
             item()
@@ -500,7 +499,7 @@ class Engine:
         if parent != record.parent_span_id:
             record = replace(record, parent_span_id=parent)
         record_metrics(record, call, self.metrics)
-        self._ledger.span(recording, record.library, hot_ns)
+        self.steward.span_done(record, recording, hot_ns)
         if recording is not None:
             recording.add_span(record)
         return record

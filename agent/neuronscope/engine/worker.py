@@ -27,7 +27,15 @@ from neuronscope.engine.logged import LogItem
 from neuronscope.engine.propagation import suppressed
 from neuronscope.engine.sizes import MAX_SPAN_BYTES, lighten, log_bytes, span_bytes
 from neuronscope.exporters import Exporter
-from neuronscope.signals.records import Attributes, Batch, Fidelity, LayerRecord, LogRecord, SpanRecord
+from neuronscope.signals.records import (
+    Attributes,
+    Batch,
+    Fidelity,
+    LayerRecord,
+    LogRecord,
+    SpanEvent,
+    SpanRecord,
+)
 
 if TYPE_CHECKING:
     from neuronscope.recording import Recording
@@ -42,6 +50,7 @@ MAX_BATCH_SPANS: Final = 512
 MAX_BATCH_BYTES: Final = 8 << 20
 SPAN_BYTES: Final = 4096  # what a queued span with its request and response holds, about
 LAYER_BYTES: Final = 512
+MAX_EVENTS: Final = 256  # of the agent itself, in one batch
 # What `stop` keeps of its time for the interpreter's own end.
 EXIT_RESERVE_S: Final = 0.1
 FAULT_PAUSE_S: Final = 1.0
@@ -105,6 +114,7 @@ class Worker:
         "_bell",
         "_count_lost",
         "_ended",
+        "_events",
         "_export_lock",
         "_exporters",
         "_extra_added",
@@ -180,6 +190,7 @@ class Worker:
         self._spans: list[SpanRecord] = []
         self._layers: list[LayerRecord] = []
         self._logs: list[LogRecord] = []
+        self._events: deque[SpanEvent] = deque(maxlen=MAX_EVENTS)
         self._batch_bytes = 0
         self._last_export = time.monotonic()
 
@@ -244,6 +255,10 @@ class Worker:
             self._count_lost("log", "stopped" if self._stopping else "queue_full", 1)
             return
         self.put(item, nbytes)
+
+    def put_event(self, event: SpanEvent) -> None:
+        """Have an event of the agent itself exported with the next batch."""
+        self._events.append(event)
 
     def _reserve(self, extra: int) -> bool:
         with self._producers:
@@ -397,13 +412,22 @@ class Worker:
         self._logs.append(record)
         self._batch_bytes += log_bytes(record)
 
+    def export(self) -> None:
+        """Export what has been finished; for the worker's own thread, from `on_cpu`."""
+        self._export()
+
     def _export(self) -> None:
         with self._export_lock:
             self._last_export = time.monotonic()
             with self._work_lock:
-                batch = Batch(self._resource, tuple(self._spans), tuple(self._layers), tuple(self._logs))
+                events = tuple(self._events)
+                for _ in events:
+                    self._events.popleft()
+                batch = Batch(
+                    self._resource, tuple(self._spans), tuple(self._layers), tuple(self._logs), events
+                )
                 self._spans, self._layers, self._logs, self._batch_bytes = [], [], [], 0
-            if batch.spans or batch.layers or batch.logs:
+            if batch.spans or batch.layers or batch.logs or batch.events:
                 for exporter in self._exporters:
                     GUARD.contain(f"exporter.{exporter.name}", exporter.export, batch)
 

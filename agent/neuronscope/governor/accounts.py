@@ -8,7 +8,7 @@ from typing import Final
 # GIL; a reading beyond this multiple of what is typical counts as that multiple.
 CLIP: Final = 8.0
 MOST_FOLLOWS: Final = 0.05  # how fast that follows what is typical
-_FIRST_NS: Final = 5_000.0
+_FIRST_NS: Final = 12_500.0
 
 
 class Account:

@@ -33,6 +33,7 @@ REFRESH_NS: Final = 1_000_000
 AGENT_FORGETS_S: Final = 60.0  # of work: the agent is judged by its last minute or so, a scope as a whole
 STATE_NS: Final = 1_000_000_000  # the visible state improves only after so long without a refusal
 _FULL, _SUMMARY, _OFF = Fidelity.FULL, Fidelity.SUMMARY, Fidelity.OFF
+MAX_TOLD: Final = 512  # layers in an event
 _NEVER: Final = 1 << 62
 _RANK: Final = {Fidelity.FULL: 0, Fidelity.SUMMARY: 1, Fidelity.CRITICAL: 2, Fidelity.OFF: 3}
 _LADDER: Final = {
@@ -618,6 +619,23 @@ class Budget:
         """What each probe and adapter has cost since the beginning."""
         with self._lock:
             return dict(self._accounts)
+
+    def facts(self) -> dict[str, Any]:
+        """The balance sheet, for an event record: spent by whom, and how often each layer was seen."""
+        with self._lock:
+            self._refresh(self._clock(), force=True)
+            sites = self._turns.sites[:MAX_TOLD]
+            return {
+                "state": self.state.value,
+                "budget": self.name,
+                **self._facts(),
+                "probes": list(self._accounts),
+                "service_ms": [round(account.hot_ns / 1e6, 3) for account in self._accounts.values()],
+                "worker_ms": [round(account.worker_ns / 1e6, 3) for account in self._accounts.values()],
+                "layers": [f"{site.probe} {site.layer}" for site in sites],
+                "layers_ran": [site.taken + site.refused for site in sites],
+                "layers_captured": [site.taken for site in sites],
+            }
 
     @property
     def coverage(self) -> list[Coverage]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from neuronscope.governor.accounts import CLIP, MOST_FOLLOWS
 from neuronscope.native import new_lock
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 LAYER_WEIGHT: Final = 0.3
 BYTE_WEIGHT: Final = 1e-5
 WORKER: Final = "worker"
+_FIRST_MOST_NS: Final = 100_000.0
 
 
 class _Share:
@@ -22,7 +24,7 @@ class _Share:
     __slots__ = ("hot_ns", "nbytes", "records", "weight")
 
     def __init__(self) -> None:
-        self.hot_ns = 0
+        self.hot_ns = 0.0
         self.weight = 0.0
         self.records = 0
         self.nbytes = 0
@@ -38,20 +40,25 @@ class Ledger:
         budget: the agent's; an item of a scope is charged to the scope's own.
     """
 
-    __slots__ = ("_before", "_budget", "_lock", "_shares")
+    __slots__ = ("_before", "_budget", "_lock", "_most", "_shares")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._lock = new_lock()  # re-entered when garbage collection ends a stream
         self._shares: dict[tuple[Recording | None, str], _Share] = {}
         self._before: dict[tuple[Recording | None, str], float] = {}
+        self._most: dict[str, float] = {}  # what a wall-clock reading can be, by probe
 
     def span(self, recording: Recording | None, probe: str, hot_ns: int = 0) -> None:
         """A span is being finished for this client; `hot_ns` went into it in a thread of the service."""
         with self._lock:
             share = self._share(recording, probe)
             share.weight += 1.0
-            share.hot_ns += hot_ns
+            if hot_ns:
+                most = self._most.get(probe, _FIRST_MOST_NS)
+                counted = min(float(hot_ns), most)
+                self._most[probe] = most + MOST_FOLLOWS * (CLIP * counted - most)
+                share.hot_ns += counted
 
     def layer(self, recording: Recording | None, probe: str, nbytes: int) -> None:
         """A layer record with a tensor of `nbytes` (0 for a summary) has been queued for this client."""
@@ -74,7 +81,7 @@ class Ledger:
                 budget = self._of(recording)
                 budget.charge_worker(probe, part, share.records, share.nbytes)
                 if share.hot_ns:
-                    budget.charge(probe, share.hot_ns)
+                    budget.charge(probe, share.hot_ns, clip=False)
             return
         whole = sum(before.values())
         for (recording, probe), weight in before.items():

@@ -150,7 +150,7 @@ class NszExporter:
         if self._pid != os.getpid():
             self._pid, self._writer = os.getpid(), None
             self._segments = Segments(self._context, self._directory)
-        if batch.spans or batch.layers:
+        if batch.spans or batch.layers or (batch.events and self._writer is not None):
             self._write(batch)
         if self._requests:
             self._answer()
@@ -187,6 +187,8 @@ class NszExporter:
             writer.append_span(span)
         for layer in batch.layers:
             writer.append_layer(layer)
+        for event in batch.events:
+            writer.append_event(event)
         if self._drops.due():
             self._note_drops(writer)
         writer.flush()
