@@ -11,10 +11,13 @@ reader opens.
 
 from __future__ import annotations
 
+from neuronscope_exporters.nsz.check import Report, check
 from neuronscope_exporters.nsz.chunks import Damage, Limits
+from neuronscope_exporters.nsz.copying import Part, cut, merge, write
 from neuronscope_exporters.nsz.exporter import NszExporter, create
 from neuronscope_exporters.nsz.reader import NszFile
-from neuronscope_exporters.nsz.recording import Recording, load, merge, read, write
+from neuronscope_exporters.nsz.recording import Recording, load, read
+from neuronscope_exporters.nsz.repair import Repair, repair
 from neuronscope_exporters.nsz.stored import StoredTensor
 from neuronscope_exporters.nsz.tail import Tail
 from neuronscope_exporters.nsz.writer import NszWriter
@@ -25,12 +28,18 @@ __all__ = [
     "NszExporter",
     "NszFile",
     "NszWriter",
+    "Part",
     "Recording",
+    "Repair",
+    "Report",
     "StoredTensor",
     "Tail",
+    "check",
     "create",
+    "cut",
     "load",
     "merge",
     "read",
+    "repair",
     "write",
 ]

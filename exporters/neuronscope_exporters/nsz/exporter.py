@@ -113,7 +113,7 @@ class Segments:
 
     def lose(self, batch: Batch, reason: str) -> None:
         """Count a batch as lost."""
-        for item, records in (("span", batch.spans), ("layer", batch.layers)):
+        for item, records in (("span", batch.spans), ("layer", batch.layers), ("event", batch.events)):
             if records:
                 self.count_lost(item, reason, len(records))
 

@@ -22,7 +22,7 @@ from neuronscope.signals.records import Batch, LayerRecord, SpanEvent, SpanRecor
 from neuronscope_exporters.nsz.exporter import Drops, Segments
 from neuronscope_exporters.nsz.triggers import Trigger, Triggers
 
-LAYER_BYTES: Final = 512  # a layer record without its tensor
+LAYER_BYTES: Final = 512  # a layer record without its tensor, or an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class _Held:
     nbytes: int
     spans: tuple[SpanRecord, ...]
     layers: tuple[LayerRecord, ...]
+    events: tuple[SpanEvent, ...]
 
 
 class FlightRecorder:
@@ -65,7 +66,7 @@ class FlightRecorder:
         if self._pid != os.getpid():
             self._begin()
         now = time.monotonic()
-        if batch.spans or batch.layers:
+        if batch.spans or batch.layers or batch.events:
             self._hold(batch, now)
         fired = self._triggers.fired(batch, now)
         if fired:
@@ -106,17 +107,18 @@ class FlightRecorder:
     def _hold(self, batch: Batch, now: float) -> None:
         settings = self._context.settings
         layers = tuple(batch.layers)
-        size = sum(map(span_bytes, batch.spans)) + sum(map(_layer_bytes, layers))
+        events = LAYER_BYTES * len(batch.events)
+        size = events + sum(map(span_bytes, batch.spans)) + sum(map(_layer_bytes, layers))
         if size > settings.flight_bytes:  # more than fits at all: tensors go first
             dropped = sum(1 for layer in layers if layer.tensor is not None)
             if dropped:
                 self._segments.count_lost("tensor", "flight_full", dropped)
             layers = tuple([replace(layer, tensor=None) for layer in layers])
-            size = sum(map(span_bytes, batch.spans)) + sum(map(_layer_bytes, layers))
+            size = events + sum(map(span_bytes, batch.spans)) + sum(map(_layer_bytes, layers))
             if size > settings.flight_bytes:
                 self._segments.lose(batch, "flight_full")
                 return
-        self._held.append(_Held(now, size, tuple(batch.spans), layers))
+        self._held.append(_Held(now, size, tuple(batch.spans), layers, tuple(batch.events)))
         self._bytes += size
         while self._held and (
             self._bytes > settings.flight_bytes or now - self._held[0].at > settings.flight_s
@@ -138,6 +140,8 @@ class FlightRecorder:
                 writer.append_span(span)
             for layer in held.layers:
                 writer.append_layer(layer)
+            for event in held.events:
+                writer.append_event(event)
         self._bytes = 0
         self._segments.finish(writer, done)
 

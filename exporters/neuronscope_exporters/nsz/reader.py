@@ -213,6 +213,22 @@ class NszFile:
         """Where the chunks are, in order."""
         return self._directory.chunks
 
+    def topic(self, channel: int) -> str:
+        """A channel's topic, as far as known."""
+        return self._topics.get(channel, f"channel {channel}")
+
+    def sound_chunks(self) -> set[int]:
+        """Offsets of the chunks that can be read (of tensors': whose header can)."""
+        return {place.offset for place in self._directory.chunks} - self._log.stretches.keys()
+
+    def indexes(self) -> Iterator[memoryview]:
+        """The index of every sound checkpoint: what the file remembers of its chunks."""
+        for place in self._directory.chunks:
+            if place.chunk_class is ChunkClass.CHECKPOINT:
+                for channel, data in self._messages(place):
+                    if channel == Topic.INDEX:
+                        yield data
+
     def refresh(self) -> bool:
         """See what was appended to an unfinished file since; True if it has new chunks, or an end."""
         walk = self._directory.walk

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, reduce
 from operator import add
 from pathlib import Path
-from typing import Any
-
-from msgspec.structs import replace
 
 from neuronscope.exceptions import NszError
-from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
+from neuronscope.signals.records import LayerRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz.chunks import Damage, Limits
 from neuronscope_exporters.nsz.files import SUFFIX, closed_name, recordings
-from neuronscope_exporters.nsz.reader import NszFile, Record, Resource
-from neuronscope_exporters.nsz.writer import NszWriter, ignore
+from neuronscope_exporters.nsz.reader import NszFile, Resource
 
 StrPath = str | os.PathLike[str]
 
@@ -99,7 +94,7 @@ def load(path: StrPath | Iterable[StrPath], limits: Limits | None = None) -> lis
         FileNotFoundError: a path does not exist.
         NszError: a file named is no sound `.nsz`, or a directory has none.
     """
-    return _open(path, limits)[0]
+    return open_all(path, limits)[0]
 
 
 def read(path: StrPath | Iterable[StrPath], limits: Limits | None = None) -> Recording:
@@ -111,13 +106,14 @@ def read(path: StrPath | Iterable[StrPath], limits: Limits | None = None) -> Rec
         FileNotFoundError: a path does not exist.
         NszError: a file named is no sound `.nsz`, or a directory has none.
     """
-    segments, unreadable = _open(path, limits)
+    segments, unreadable = open_all(path, limits)
     return Recording(segments, unreadable)
 
 
-def _open(
+def open_all(
     path: StrPath | Iterable[StrPath], limits: Limits | None
 ) -> tuple[list[NszFile], list[tuple[str, str]]]:
+    """Open what `read` reads: the files, and (path, reason) of those in directories that cannot be opened."""
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not paths:
         raise NszError("no file to read was named")
@@ -165,126 +161,3 @@ def _created(segment: NszFile) -> int:
     manifest = segment.manifest
     text = manifest.created_unix_nano if manifest is not None else ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 32 else 0
-
-
-def write(
-    path: StrPath,
-    spans: Iterable[SpanRecord],
-    layers: Iterable[LayerRecord],
-    resource: Attributes,
-    events: Iterable[SpanEvent] = (),
-) -> None:
-    """Write a finished file at once: it is complete under its name, or not there.
-
-    Raises:
-        OSError: there is no room, or no such directory; the path is as it was.
-        NszError: a record cannot be stored.
-    """
-
-    def fill(writer: NszWriter) -> None:
-        for span in spans:
-            writer.append_span(span)
-        for layer in layers:
-            writer.append_layer(layer)
-        for event in events:
-            writer.append_event(event)
-
-    _write_atomically(path, [resource], fill)
-
-
-def merge(
-    paths: StrPath | Iterable[StrPath],
-    out: StrPath,
-    progress: Callable[[int, int], Any] = ignore,
-) -> Damage:
-    """Copy everything of `paths` into one finished file, tensors included; what was damaged in them.
-
-    A tensor whose checksum is wrong is left out (its summary stays) and counted as damage.
-
-    Args:
-        progress: ``progress(bytes done, bytes in all)``.
-
-    Raises:
-        FileNotFoundError: a path does not exist.
-        NszError: as `read`.
-        OSError: `out` cannot be written; it is as it was.
-    """
-    segments, unreadable = _open(paths, None)
-    return copy(segments, out, progress=progress) + Damage(files=tuple(unreadable))
-
-
-def copy(
-    segments: Sequence[NszFile],
-    out: StrPath,
-    *,
-    wanted: Callable[[Record], bool] | None = None,
-    progress: Callable[[int, int], Any] = ignore,
-) -> Damage:
-    """Copy the wanted records of files into one, in the order in which they were written.
-
-    Raises:
-        OSError: `out` cannot be written; it is as it was.
-    """
-    damaged: list[str] = []
-    resources: list[Resource] = []
-    for segment in segments:
-        resources.extend(resource for resource in segment.resources if resource not in resources)
-    resources.append({})
-    total = sum(segment.size for segment in segments)
-
-    def fill(writer: NszWriter) -> None:
-        before = 0
-        for segment in segments:
-            for number, place in enumerate(segment.chunks):
-                for record, resource in segment.records(number, number + 1):
-                    if wanted is None or wanted(record):
-                        _append(writer, record, resources.index(resource), damaged)
-                progress(before + place.offset + place.length, total)
-            before += segment.size
-        progress(total, total)
-
-    _write_atomically(out, resources, fill)
-    own = reduce(add, (segment.damage for segment in segments), Damage())
-    return own + Damage(records=len(damaged), reasons=tuple(damaged[:20]))
-
-
-def _append(writer: NszWriter, record: Record, resource: int, damaged: list[str]) -> None:
-    if isinstance(record, SpanRecord):
-        writer.append_span(record, resource)
-    elif isinstance(record, LayerRecord):
-        writer.append_layer(_readable(record, damaged), resource)
-    else:
-        writer.append_event(record)
-
-
-def _readable(layer: LayerRecord, damaged: list[str]) -> LayerRecord:
-    """The record, without its tensor if that is damaged."""
-    if layer.tensor is None:
-        return layer
-    try:
-        layer.tensor.numpy()
-    except NszError as error:
-        damaged.append(f"{layer.layer_id}, step {layer.step}: {error}")
-        return replace(layer, tensor=None)
-    return layer
-
-
-def _write_atomically(
-    path: StrPath, resources: Sequence[Attributes], fill: Callable[[NszWriter], None]
-) -> None:
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-    lost: list[tuple[str, str]] = []
-    writer = NszWriter(temporary, resources, on_lost=lambda item, reason, _: lost.append((item, reason)))
-    try:
-        fill(writer)
-        complete = writer.close(sync=True)
-        if writer.error is not None:
-            raise OSError(writer.error.errno, writer.error.strerror, str(target))
-        if lost or not complete:
-            what, why = lost[0] if lost else ("file", "incomplete")
-            raise NszError(f"{target}: {len(lost)} records cannot be stored; the first: {what}, {why}")
-        os.replace(temporary, target)
-    finally:
-        writer.abandon()
-        temporary.unlink(missing_ok=True)

@@ -15,10 +15,10 @@ from typing import Final
 from neuronscope.exceptions import NszError
 from neuronscope_exporters.nsz import layout
 from neuronscope_exporters.nsz.chunks import ChunkPlace, Damage, Limits, unpack
+from neuronscope_exporters.nsz.copying import copy
 from neuronscope_exporters.nsz.files import closed_name
 from neuronscope_exporters.nsz.layout import ChunkClass, ChunkHeader, Op
 from neuronscope_exporters.nsz.reader import NszFile
-from neuronscope_exporters.nsz.recording import copy
 from neuronscope_exporters.nsz.sink import lock
 from neuronscope_exporters.nsz.source import Source
 
