@@ -83,6 +83,7 @@ class Engine:
         self._worker: Worker | None = None
         self._paused: Worker | None = None
         self._inherited: Sequence[Exporter] = ()
+        self._begun = 0
         self._not_before = 0  # spans that began earlier are those of the process we were forked from
 
     # --- life ------------------------------------------------------------------------------------
@@ -104,6 +105,7 @@ class Engine:
     def _build(self, *, in_child: bool = False) -> None:
         settings = self.settings
         self.metrics = Aggregator()
+        self._begun = time.time_ns()  # spans that began earlier were told to another budget
         self.steward = Steward(settings, self.metrics, self._export_now, self.tell)
         self.budget = self.steward.budget
         self._policy = ContentPolicy(settings, self._redactor)
@@ -236,8 +238,7 @@ class Engine:
     ) -> tuple[Invocation, tuple[Any, ...], dict[str, Any]] | None:
         """Open a call; None when it is not to be observed.  Returns the arguments to call with."""
         started = time.perf_counter_ns()
-        arguments = dict(zip(parameters, args, strict=False))
-        arguments.update(kwargs)
+        arguments = {**dict(zip(parameters, args, strict=False)), **kwargs} if args else dict(kwargs)
         snapshot = method.snapshot(instance, arguments, self._policy.content)
         if snapshot is None:
             return None
@@ -271,9 +272,9 @@ class Engine:
         watch = None
         if method.model is not None and self.watch_model is not None:
             watch = GUARD.call(site, self._watch, method.model, instance, arguments, span)
-        invocation.enter(context, watch)
         self.budget.enter()
         span.hot_ns = time.perf_counter_ns() - started
+        invocation.enter(context, watch)  # last: what fails before leaves nothing current behind
         return invocation, args, kwargs
 
     def _watch(
@@ -416,7 +417,8 @@ class Engine:
             return  # the parent process ends it, and has it
         if span.foreign is not None:
             GUARD.always("foreign.finish", self._finish_foreign, span)
-        self.budget.leave()
+        if span.start_time >= self._begun:
+            self.budget.leave()
         span.hot_ns += time.perf_counter_ns() - started + UNTIMED_NS
         if span.shared and takes_in(span.foreign):
             return  # it comes to us when they end it

@@ -18,7 +18,7 @@ from opentelemetry import context as otel_context
 from neuronscope.engine import bodies, facts
 from neuronscope.engine.context import take_out
 from neuronscope.engine.guard import GUARD
-from neuronscope.engine.streams import StreamState, observe
+from neuronscope.engine.streams import StreamState, observe, observe_generator
 from neuronscope.instrumentation import ErrorFacts, Snapshot, Stream, WrappedMethod
 
 if TYPE_CHECKING:
@@ -102,35 +102,43 @@ class Invocation:
         if watch is not None:
             GUARD.call(self.site, watch)
 
-    def succeed(self, result: Any) -> None:
-        """The call returned: end the span now, or when the stream or raw response has been read."""
+    def succeed(self, result: Any) -> bool:
+        """The call returned: end the span now, or when the stream or raw response has been read.
+
+        True, unless a fault of ours came between.
+        """
         self.leave()
-        if GUARD.call(self.site, self._read_later, result):
-            return
-        if not self._unwrapped:
-            unwrap = self._method.unwrap
-            self.call.result = result if unwrap is None else GUARD.call(self.site, unwrap, result)
-        self._engine.finish(self.span)
+        later = False
+        try:
+            later = self._read_later(result)
+            if not (later or self._unwrapped):
+                unwrap = self._method.unwrap
+                self.call.result = result if unwrap is None else unwrap(result)
+        finally:  # a fault of ours goes to the guard; the span ends all the same
+            if not later:
+                self._engine.finish(self.span)
+        return True
 
     def _read_later(self, result: Any) -> bool:
         """Does the result end later than the call?  If so, arrange for it."""
         method = self._method
-        stream, on_response = method.stream, method.on_response
+        stream = method.stream
         if stream is not None and stream.is_stream(result):
             self._observe_stream(stream, result)
             return True
         response = None if method.body is None else method.body(result)
         if response is not None:
             return self._observe_body(response)
-        return on_response is not None and on_response(result, self.finish_later)
+        return False
 
-    def fail(self, error: BaseException) -> None:
-        """The call raised: keep type and status, never the exception or its traceback."""
+    def fail(self, error: BaseException) -> bool:
+        """The call raised: keep type and status, never the exception or its traceback.  True, as above."""
         self.leave()
         told = GUARD.always(self.site, error_facts, error, self.call.snapshot)
         self.call.error = told if told is not None else ErrorFacts(type_name(error))
         self._note(error)
         self._engine.finish(self.span)
+        return True
 
     def finish_later(self, result: Any) -> None:
         """A raw response has been read: `result` is the parsed value, a stream, or None."""
@@ -210,23 +218,34 @@ def close_with(stream: Any, state: StreamState) -> None:
 
 def _closing(close: Callable[..., Any], stream: weakref.ref[Any], state: StreamState) -> Any:
     """The stream's own `close`, noting that it was called; holds the stream weakly: no cycle."""
-    if inspect.iscoroutinefunction(close):
-
-        @functools.wraps(close)
-        async def aclose(*args: Any, **kwargs: Any) -> Any:
-            GUARD.call("streams.close", state.close, "client_closed")
-            target = stream()
-            return None if target is None else await close(target, *args, **kwargs)
-
-        return aclose
+    if not inspect.iscoroutinefunction(close):
+        return _Closing(close, stream, state)
 
     @functools.wraps(close)
-    def closing(*args: Any, **kwargs: Any) -> Any:
-        GUARD.call("streams.close", state.close, "client_closed")
+    async def aclose(*args: Any, **kwargs: Any) -> Any:
+        GUARD.always("streams.end", state.close, "client_closed")
         target = stream()
-        return None if target is None else close(target, *args, **kwargs)
+        return None if target is None else await close(target, *args, **kwargs)
 
-    return closing
+    return aclose
+
+
+class _Closing:
+    """A `close` that copies and pickles of the stream leave out."""
+
+    def __init__(self, close: Callable[..., Any], stream: weakref.ref[Any], state: StreamState) -> None:
+        functools.update_wrapper(self, close)
+        self._close = close
+        self._stream = stream
+        self._state = state
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        GUARD.always("streams.end", self._state.close, "client_closed")
+        stream = self._stream()
+        return None if stream is None else self._close(stream, *args, **kwargs)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return getattr, (self._stream(), self._close.__name__)
 
 
 def error_facts(error: BaseException, snapshot: Snapshot) -> ErrorFacts:

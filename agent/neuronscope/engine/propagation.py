@@ -65,11 +65,12 @@ def _is_default(propagator: TextMapPropagator) -> bool:
 
 def receives_context(host: str | None, allowed: Sequence[str]) -> bool:
     """May calls to `host` carry trace headers?  `allowed` is `Settings.propagate_to`."""
-    return host is not None and _receives(host.lower(), tuple(allowed))
+    return host is not None and _receives(host, allowed if isinstance(allowed, tuple) else tuple(allowed))
 
 
 @lru_cache(maxsize=1024)
 def _receives(host: str, allowed: tuple[str, ...]) -> bool:
+    host = host.lower()
     if "all" in allowed or host in allowed:
         return True
     kind = _kind(host)

@@ -234,8 +234,6 @@ class WrappedMethod:
         body: ``(result) -> the httpx-like response inside a raw result``, or None.  The engine reads along
             when the service reads it: `Endpoint.read_response` gets the document, `Endpoint.fold_chunk` and
             `Endpoint.is_content` each server-sent event, as bytes.
-        on_response: ``(result, finish) -> bool``: for results that are read later (raw responses): keep
-            `finish` and call it with the parsed value; True when it took charge.
         in_process: the work is done in this process (the span is INTERNAL, not CLIENT).
         model: ``(instance, arguments by name) -> model``: the in-process model whose layers are watched
             during the call.
@@ -248,7 +246,6 @@ class WrappedMethod:
     stream: Stream | None = None
     inject_headers: Callable[[Any, dict[str, Any], Mapping[str, str]], None] | None = None
     body: Callable[[Any], Any] | None = None
-    on_response: Callable[[Any, Callable[[Any], None]], bool] | None = None
     in_process: bool = False
     model: Callable[[Any, Mapping[str, Any]], Any] | None = None
     optional: bool = False

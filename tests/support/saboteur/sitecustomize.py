@@ -35,7 +35,7 @@ def half_broken(method: WrappedMethod, number: int) -> WrappedMethod:
         return kept._replace(endpoint=endpoint)
 
     changes: dict[str, Any] = {"snapshot": snapshot}
-    for name in ("unwrap", "on_response", "inject_headers", "model"):
+    for name in ("unwrap", "body", "inject_headers", "model"):
         if getattr(method, name) is not None:
             changes[name] = broken
     if method.stream is not None:
