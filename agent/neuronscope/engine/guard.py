@@ -75,22 +75,33 @@ class Guard:
         """Take note of a fault at `site`; raises it only under our own tests."""
         if self.reraise:
             raise error
+        try:
+            self._note(site, error)
+        except Exception:
+            # A handler of the service's log may raise, and so may counting; there is nobody left to tell.
+            return
+
+    def _note(self, site: str, error: BaseException) -> None:
         kind = type(error).__name__
         key = (site, kind)
         count = self.faults.get(key, 0) + 1
         self.faults[key] = count
-        if count == 1:
+        if isinstance(error, RecursionError | MemoryError):
+            pass  # the service's own depth or hunger, met in our code by chance
+        elif count == 1:
             _log.warning(
                 "a fault in NeuronScope at %s: your code runs on unharmed, with less telemetry.",
                 site,
                 exc_info=(type(error), error, error.__traceback__),
             )
-        if sum(n for (where, _), n in tuple(self.faults.items()) if where == site) >= MAX_FAULTS:
+        elif self._count(site) >= MAX_FAULTS and site not in self.disabled:
             self.disabled.add(site)
-            if count == MAX_FAULTS:
-                _log.warning("%s failed %d times and is switched off for this process.", site, MAX_FAULTS)
+            _log.warning("%s failed %d times and is switched off for this process.", site, MAX_FAULTS)
         if self.on_fault is not None:
             self.on_fault(site, kind)
+
+    def _count(self, site: str) -> int:
+        return sum(count for (where, _), count in tuple(self.faults.items()) if where == site)
 
     def reset(self) -> None:
         """Forget all faults (tests, and the child of a fork)."""

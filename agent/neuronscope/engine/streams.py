@@ -163,13 +163,14 @@ async def _observed_async(inner: AsyncGenerator[Any, None], state: StreamState) 
             GUARD.call("streams.take", state.take, chunk)
             yield chunk
     except GeneratorExit:
-        state.close("client_closed")
+        GUARD.always("streams.end", state.close, "client_closed")
         await inner.aclose()
         raise
     except BaseException as error:
-        state.fail(error)
+        GUARD.always("streams.end", state.fail, error)
+        await inner.aclose()  # thrown in from outside: the inner one does not know yet
         raise
-    state.close("complete")
+    GUARD.always("streams.end", state.close, "complete")
 
 
 def _observed(inner: Generator[Any, Any, Any], state: StreamState) -> Generator[Any, None, None]:
@@ -190,15 +191,16 @@ def _observed(inner: Generator[Any, Any, Any], state: StreamState) -> Generator[
             yield chunk
             state.reading = True
     except GeneratorExit:
-        state.close("client_closed")
+        GUARD.always("streams.end", state.close, "client_closed")
         inner.close()
         raise
     except BaseException as error:
-        state.fail(error)
+        GUARD.always("streams.end", state.fail, error)
+        inner.close()  # thrown in from outside: the inner one does not know yet
         raise
     finally:
         state.reading = False
-    state.close("complete")
+    GUARD.always("streams.end", state.close, "complete")
 
 
 class ObservedIterator:
@@ -220,10 +222,10 @@ class ObservedIterator:
         try:
             chunk = self._next()
         except StopIteration:
-            state.close("complete")
+            GUARD.always("streams.end", state.close, "complete")
             raise
         except BaseException as error:
-            state.fail(error)
+            GUARD.always("streams.end", state.fail, error)
             raise
         finally:
             state.reading = False
@@ -232,7 +234,7 @@ class ObservedIterator:
 
     def close(self) -> None:
         """Close the inner iterator where it can be closed."""
-        self._state.close("client_closed")
+        GUARD.always("streams.end", self._state.close, "client_closed")
         close = getattr(self._inner, "close", None)
         if close is not None:
             close()
@@ -263,10 +265,10 @@ class ObservedAsyncIterator:
         try:
             chunk = await self._next()
         except StopAsyncIteration:
-            state.close("complete")
+            GUARD.always("streams.end", state.close, "complete")
             raise
         except BaseException as error:
-            state.fail(error)
+            GUARD.always("streams.end", state.fail, error)
             raise
         finally:
             state.reading = False
@@ -275,7 +277,7 @@ class ObservedAsyncIterator:
 
     async def aclose(self) -> None:
         """Close the inner iterator where it can be closed."""
-        self._state.close("client_closed")
+        GUARD.always("streams.end", self._state.close, "client_closed")
         aclose = getattr(self._inner, "aclose", None)
         if aclose is not None:
             await aclose()

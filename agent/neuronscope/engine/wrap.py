@@ -142,6 +142,8 @@ def wrapper_for(
     library, name, begin = installation.library, original.__name__, ENGINE.begin
 
     def open_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_method and not args:
+            return None  # no instance: Python will complain
         instance, rest = (args[0], args[1:]) if is_method else (None, args)
         if not installation.covers(instance):
             return None
@@ -158,9 +160,11 @@ def wrapper_for(
             try:
                 result = await original(*args[:is_method], *call_args, **call_kwargs)
             except BaseException as error:
-                GUARD.always(site, invocation.fail, error)
+                if not GUARD.always(site, invocation.fail, error):
+                    GUARD.always(site, invocation.leave)
                 raise
-            GUARD.always(site, invocation.succeed, result)
+            if not GUARD.always(site, invocation.succeed, result):
+                GUARD.always(site, invocation.leave)
             return result if invocation.replacement is None else invocation.replacement
 
         return async_wrapper
@@ -174,9 +178,11 @@ def wrapper_for(
         try:
             result = original(*args[:is_method], *call_args, **call_kwargs)
         except BaseException as error:
-            GUARD.always(site, invocation.fail, error)
+            if not GUARD.always(site, invocation.fail, error):
+                GUARD.always(site, invocation.leave)
             raise
-        GUARD.always(site, invocation.succeed, result)
+        if not GUARD.always(site, invocation.succeed, result):
+            GUARD.always(site, invocation.leave)
         return result if invocation.replacement is None else invocation.replacement
 
     return wrapper
