@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 from opentelemetry import context as otel_context
@@ -30,7 +30,6 @@ Redactor = Callable[[str, str], str]
 REDACTOR_BUDGET_S: Final = 0.05
 REDACTOR_REST: Final = 20
 LOG_BODY: Final = "log.body"  # the key by which the redactor knows messages of the service's log
-T = TypeVar("T")
 
 # Attributes of other libraries that carry content, by exact key or by prefix.
 _FOREIGN_KEYS: Final = frozenset(
@@ -187,7 +186,7 @@ class ContentPolicy:
         digest = hmac.new(self._key, text.encode("utf-8", "replace"), hashlib.sha256)
         return f"sha256:{digest.hexdigest()[:16]}"
 
-    def _fit(self, key: str, value: T, truncated: list[str]) -> T | str:
+    def _fit(self, key: str, value: AttributeValue, truncated: list[str]) -> AttributeValue:
         limit = self.max_length
         if isinstance(value, str):
             if len(value) <= limit:
@@ -196,7 +195,7 @@ class ContentPolicy:
             return cut(value, limit)
         if isinstance(value, list) and (few := _first_items(cast("list[object]", value), limit)) is not value:
             truncated.append(key)
-            return cast("T", few)
+            return cast(AttributeValue, few)
         return value
 
 

@@ -84,8 +84,9 @@ def lighten(record: SpanRecord, limit: int) -> tuple[SpanRecord, int]:
         del attributes[key]
         gone.append(key)
         size -= len(key) + weight
-    told = attributes.get(names.TRUNCATED, ())
-    attributes[names.TRUNCATED] = [*(told if isinstance(told, list) else ()), *gone[:_TOLD]]
+    told = attributes.get(names.TRUNCATED)
+    known = cast("list[str]", told) if isinstance(told, list) else []
+    attributes[names.TRUNCATED] = [*known, *gone[:_TOLD]]
     dropped = record.dropped_attributes + len(gone)
     return replace(
         record, attributes=attributes, events=events, links=links, dropped_attributes=dropped
