@@ -31,7 +31,7 @@ from neuronscope.engine.invocation import Call, Invocation, changed_arguments
 from neuronscope.engine.logged import LogItem
 from neuronscope.engine.metrics import Aggregator
 from neuronscope.engine.others import add_missing, is_same_call
-from neuronscope.engine.propagation import receives_context, trace_headers
+from neuronscope.engine.propagation import receives_context, trace_headers, unobserved
 from neuronscope.engine.provider import Pipeline, takes_in
 from neuronscope.engine.span import LightSpan
 from neuronscope.engine.worker import Worker
@@ -44,6 +44,7 @@ from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord, LogRecord, SpanEvent, SpanRecord
 
 SUPPRESS_ALL: Final = "suppress_instrumentation"  # OpenTelemetry's context keys
+SUPPRESS_SDK: Final = str(getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", SUPPRESS_ALL))
 SUPPRESS_LLM: Final = "suppress_language_model_instrumentation"
 OURS: Final = "neuronscope-span"  # context key: our span behind a foreign one
 UNTIMED_NS: Final = 1_000  # of a call's own cost: the wrapper's frames and the hand-over to the worker
@@ -330,7 +331,7 @@ class Engine:
 
     def _covered(self, current: otel_context.Context, parent: trace.Span, library: str) -> bool:
         """Is this call part of one that is already observed, or not to be observed at all?"""
-        if current.get(SUPPRESS_ALL) or current.get(SUPPRESS_LLM):
+        if current and (current.get(SUPPRESS_ALL) or current.get(SUPPRESS_LLM) or current.get(SUPPRESS_SDK)):
             return True
         ours = parent if type(parent) is LightSpan else current.get(OURS)
         return type(ours) is LightSpan and ours.library == library and ours.end_time is None
@@ -400,7 +401,7 @@ class Engine:
             context = SpanContext(trace_id, span_id, False, flags, parent.trace_state)
             return LightSpan(name, context, known, kind, library, start)
         own = facts_at_start()
-        decision = provider.sampler.should_sample(current, trace_id, name, kind, own, None)
+        decision = unobserved(provider.sampler.should_sample, current, trace_id, name, kind, own, None)
         flags = SAMPLED if decision.decision is Decision.RECORD_AND_SAMPLE else NOT_SAMPLED
         context = SpanContext(trace_id, span_id, False, flags, decision.trace_state)
         span = LightSpan(name, context, known, kind, library, start)
@@ -442,7 +443,7 @@ class Engine:
             foreign.set_attributes(masked)
             if names.ERROR_TYPE in masked:
                 foreign.set_status(trace.StatusCode.ERROR)
-            foreign.end(span.end_time)
+            unobserved(foreign.end, span.end_time)
         user = getattr(foreign, "attributes", None)
         span.masked = policy.apply(user) if user is not None else masked
 

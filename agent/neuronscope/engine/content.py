@@ -16,11 +16,10 @@ from functools import partial
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
-from opentelemetry import context as otel_context
 
 from neuronscope.engine.fit import SHORTEST, cut
 from neuronscope.engine.guard import GUARD
-from neuronscope.engine.propagation import suppressed
+from neuronscope.engine.propagation import unobserved
 from neuronscope.settings import Settings
 from neuronscope.signals import names
 from neuronscope.signals.names import ATTRIBUTES, Sensitivity
@@ -176,11 +175,7 @@ class ContentPolicy:
     def _ask_redactor(self, key: str, text: str) -> object:
         redactor = cast("Callable[[str, str], object]", self._redactor)
         # A redactor may itself be a model behind a client that we observe.
-        token = otel_context.attach(suppressed(otel_context.get_current()))
-        try:
-            return GUARD.call("content.redactor", redactor, key, text)
-        finally:
-            otel_context.detach(token)
+        return unobserved(GUARD.call, "content.redactor", redactor, key, text)
 
     def _hash(self, text: str) -> str:
         digest = hmac.new(self._key, text.encode("utf-8", "replace"), hashlib.sha256)

@@ -7,9 +7,9 @@ self-hosted model server joins the trace; a third party learns nothing unless th
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from opentelemetry import baggage
 from opentelemetry import context as otel_context
@@ -19,6 +19,7 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import SpanContext
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+R = TypeVar("R")
 # Releases of OpenTelemetry's instrumentations look for the plain words, or for keys that the API makes
 # unique; the SDK sets only the latter while it exports.
 SUPPRESSING: Final = tuple(
@@ -27,6 +28,15 @@ SUPPRESSING: Final = tuple(
     for key in (name, getattr(otel_context, f"_{name.upper()}_KEY", None))
     if isinstance(key, str)
 )
+
+
+def unobserved(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """Call code of the service's own from ours (a sampler, a processor): what it calls is not observed."""
+    token = otel_context.attach(suppressed(otel_context.get_current()))
+    try:
+        return function(*args, **kwargs)
+    finally:
+        otel_context.detach(token)
 
 
 def suppressed(context: otel_context.Context) -> otel_context.Context:

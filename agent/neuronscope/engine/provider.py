@@ -22,6 +22,7 @@ from neuronscope._version import __version__
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.ids import PrivateIdGenerator
 from neuronscope.engine.others import LeftOut, is_same_call
+from neuronscope.engine.propagation import unobserved
 from neuronscope.engine.span import LightSpan
 from neuronscope.settings import Settings
 
@@ -139,8 +140,13 @@ class Pipeline:
         tracer = self._tracers.get(key)
         if tracer is None:
             tracer = self._tracers[key] = provider.get_tracer(span.library, __version__)
-        return tracer.start_span(
-            span.name, context=parent, kind=span.kind, attributes=span.own, start_time=span.start_time
+        return unobserved(
+            tracer.start_span,
+            span.name,
+            context=parent,
+            kind=span.kind,
+            attributes=span.own,
+            start_time=span.start_time,
         )
 
 
