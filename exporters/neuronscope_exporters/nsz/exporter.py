@@ -47,6 +47,12 @@ def create(context: ExporterContext) -> Exporter | None:
         from neuronscope_exporters.nsz.flight import FlightRecorder
 
         return FlightRecorder(context, directory)
+    share = context.settings.nsz_sample_pct / 100
+    if share < 1:
+        from neuronscope.sampling import TailSampler
+        from neuronscope_exporters.nsz.sampled import SampledExporter
+
+        return SampledExporter(NszExporter(context, directory), TailSampler(share))
     return NszExporter(context, directory)
 
 
