@@ -18,6 +18,7 @@ import pytest
 from opentelemetry import context as otel_context
 
 import client_anthropic
+import client_ollama
 import neuronscope as ns
 from client_cases import (
     CANARY,
@@ -39,7 +40,7 @@ from neuronscope.testing.fake_provider import FakeProvider, Reply
 
 pytestmark = pytest.mark.integration
 
-CASES = (client_anthropic.CASE,)
+CASES = (client_anthropic.CASE, client_ollama.CASE)
 each_client = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 

@@ -40,6 +40,7 @@ CLIENTS: Final[dict[str, Entry]] = {
     "uvicorn": Entry("neuronscope_instrumentation.asgi:UVICORN", "uvicorn", "server"),
     "openai": Entry("neuronscope_instrumentation.openai:OPENAI", "openai", "openai"),
     "anthropic": Entry("neuronscope_instrumentation.anthropic:ANTHROPIC", "anthropic", "anthropic"),
+    "ollama": Entry("neuronscope_instrumentation.ollama:OLLAMA", "ollama", "ollama"),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
     "sentence_transformers": Entry(
         "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",

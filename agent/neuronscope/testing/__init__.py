@@ -18,11 +18,16 @@ from neuronscope.testing.exporter import InMemoryExporter
 
 if TYPE_CHECKING:
     from neuronscope.testing.fake_anthropic import FakeAnthropic
+    from neuronscope.testing.fake_ollama import FakeOllama
     from neuronscope.testing.fake_openai import FakeOpenAI
 
-__all__ = ["FakeAnthropic", "FakeOpenAI", "InMemoryExporter"]
+__all__ = ["FakeAnthropic", "FakeOllama", "FakeOpenAI", "InMemoryExporter"]
 
-_FAKES: Final = {"FakeAnthropic": "fake_anthropic", "FakeOpenAI": "fake_openai"}
+_FAKES: Final = {
+    "FakeAnthropic": "fake_anthropic",
+    "FakeOllama": "fake_ollama",
+    "FakeOpenAI": "fake_openai",
+}
 
 
 def __getattr__(name: str) -> object:
