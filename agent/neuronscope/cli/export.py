@@ -1,0 +1,126 @@
+"""``neuronscope export --to otlp FILE|DIR …``: send what was recorded to a collector, afterwards."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import track
+
+from neuronscope.exceptions import ConfigError
+from neuronscope.exporters import BUILT_IN, Exporter, ExporterContext, registry
+from neuronscope.settings import Settings
+from neuronscope.signals.records import Attributes, Batch, MetricsSnapshot, SpanRecord
+
+# What is handed over before we wait for it to arrive: the exporter's own queue is bounded.
+CHUNK: Final = 2_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the spans: items by outcome, losses by reason."""
+
+    exported: int = 0
+    lost: dict[str, int] = field(default_factory=dict[str, int])
+
+    def count_exported(self, item: str, n: int) -> None:
+        """For the exporter."""
+        if item == "span":
+            self.exported += n
+
+    def count_lost(self, item: str, reason: str, n: int) -> None:
+        """For the exporter."""
+        if item == "span":
+            self.lost[reason] = self.lost.get(reason, 0) + n
+
+
+@click.command()
+@click.argument("paths", metavar="FILE|DIR…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--to", "target", type=click.Choice(["otlp"]), required=True, help="Where to send it.")
+@click.option("--otlp-endpoint", metavar="URL", help="Collector.  [env: OTEL_EXPORTER_OTLP_ENDPOINT]")
+@click.option("--include-foreign", is_flag=True, help="Also spans that the service's own pipeline has sent.")
+@click.option(
+    "--timeout", metavar="SECONDS", type=float, default=60.0, show_default=True, help="For a chunk."
+)
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def export(
+    paths: Sequence[Path],
+    target: str,
+    otlp_endpoint: str | None,
+    include_foreign: bool,
+    timeout: float,
+    format_: str,
+) -> None:
+    """Send the spans of `.nsz` recordings to a collector, with their own times, ids and resources.
+
+    Spans that were not sampled stay where they are.  Sending a recording twice gives a collector the same
+    spans twice, under the same ids.  The exit code is 1 if a span did not arrive.
+    """
+    recording = registry.nsz("read")([str(path) for path in paths])
+    settings = Settings.load(
+        otlp_endpoint=otlp_endpoint, otlp_foreign_spans=include_foreign or None, metrics_exporter="none"
+    )
+    tally = Tally()
+    chunks = list(_chunks(_wanted(recording.spans, include_foreign), recording.resource_of))
+    console = Console(stderr=True)
+    shown = track(chunks, "sending", console=console, disable=not console.is_terminal or format_ == "json")
+    for resource, spans in shown:
+        _send(settings, resource, spans, timeout, tally)
+    _tell(tally, recording, format_)
+    if tally.lost:
+        sys.exit(1)
+
+
+def _wanted(spans: Sequence[SpanRecord], include_foreign: bool) -> list[SpanRecord]:
+    return [span for span in spans if span.trace_flags & 1 and (include_foreign or not span.foreign)]
+
+
+def _chunks(spans: Sequence[SpanRecord], resource_of: Any) -> Iterator[tuple[Attributes, list[SpanRecord]]]:
+    """Spans by the process that made them, a few at a time."""
+    groups: dict[str, tuple[Attributes, list[SpanRecord]]] = {}
+    for span in spans:
+        resource: Mapping[str, Any] = resource_of(span)
+        key = json.dumps(dict(resource), sort_keys=True, default=str)
+        groups.setdefault(key, (resource, []))[1].append(span)
+    for resource, group in groups.values():
+        for start in range(0, len(group), CHUNK):
+            yield resource, group[start : start + CHUNK]
+
+
+def _send(
+    settings: Settings, resource: Attributes, spans: list[SpanRecord], timeout_s: float, tally: Tally
+) -> None:
+    exporter = _exporter(settings, resource, tally)
+    exporter.export(Batch(resource, tuple(spans)))
+    exporter.flush(timeout_s)
+    exporter.shutdown(1.0)
+
+
+def _exporter(settings: Settings, resource: Attributes, tally: Tally) -> Exporter:
+    make = registry.resolve(*BUILT_IN["otlp"])
+    context = ExporterContext(
+        settings, resource, lambda: MetricsSnapshot((), 0, 0), tally.count_lost, tally.count_exported
+    )
+    exporter: Exporter | None = make(context)
+    if exporter is None:
+        raise ConfigError(
+            "no collector is named: say --otlp-endpoint URL, or set OTEL_EXPORTER_OTLP_ENDPOINT."
+        )
+    return exporter
+
+
+def _tell(tally: Tally, recording: Any, format_: str) -> None:
+    if format_ == "json":
+        click.echo(json.dumps({"exported": tally.exported, "lost": tally.lost}))
+        return
+    click.echo(f"{tally.exported} spans sent")
+    for reason, count in sorted(tally.lost.items()):
+        click.echo(f"{count} lost: {reason}", err=True)
+    for line in recording.damage.reasons:
+        click.echo(f"damaged: {line}", err=True)
