@@ -126,6 +126,8 @@ class Scope:
         if self._budget.skipped or self._budget.exhausted:
             span.add_fact(names.FIDELITY, state.value)
             span.add_fact(names.FIDELITY_REASON, "exhausted" if self._budget.exhausted else "budget")
+        if span.model_call is not None and self._budget.exhausted:
+            span.model_call.fidelity, span.model_call.reason = state, "exhausted"
         ENGINE.finish(span)
 
     # --- what was recorded ---------------------------------------------------------------------------

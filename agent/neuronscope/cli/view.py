@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from neuronscope.artifact import Artifact, load
+from neuronscope.viewer.coverage import not_captured
 from neuronscope.viewer.document import document
 from neuronscope.viewer.safe import visible
 from neuronscope.viewer.terminal import print_trace
@@ -98,6 +99,8 @@ def show(
         print_trace(console, trace, all_layers=all_layers)
     if not found:
         console.print("no traces" if trace_id is None else f"no trace begins with {escape(trace_id)}")
+    for line in map(escape, map(visible, not_captured(artifact))):
+        console.print(f"[yellow]not captured:[/] {line}", highlight=False)
     _print_damage(console, artifact, found)
 
 

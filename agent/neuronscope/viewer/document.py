@@ -23,6 +23,14 @@ def document(artifact: Artifact, *, layers: bool = True) -> dict[str, Any]:
         "layer_snapshots": [layer_document(record) for record in artifact.telemetry.layer_snapshots]
         if layers
         else [],
+        "events": [
+            {
+                "name": event.name,
+                "time_unix_ns": event.time_unix_ns,
+                "attributes": {key: plain(value) for key, value in event.attributes.items()},
+            }
+            for event in artifact.events
+        ],
         "damage": list(artifact.damage),
     }
 

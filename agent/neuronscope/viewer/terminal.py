@@ -13,6 +13,7 @@ from rich.tree import Tree
 
 from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.viewer.coverage import layer_words
 from neuronscope.viewer.safe import number, visible
 from neuronscope.viewer.tree import Node, Trace
 
@@ -77,8 +78,8 @@ def facts(span: SpanRecord) -> Iterator[str]:
         yield "  ".join(_hits(ids, get(names.RETRIEVAL_SCORES)))
     if get(names.MODEL_FORWARDS):
         yield " · ".join(filter(None, _phases(span)))
-    if get(names.LAYERS_OBSERVED):
-        yield " · ".join(filter(None, _layer_words(span)))
+    if get(names.LAYERS_OBSERVED) is not None:
+        yield " · ".join(filter(None, layer_words(span)))
     if never := get(names.LAYERS_NOT_VISITED):
         yield "not visited: " + ", ".join(map(str, _items(never)[:MAX_LAYERS]))
 
@@ -138,15 +139,6 @@ def _phases(span: SpanRecord) -> Iterator[str]:
         yield f"decode {ms(decode * 1000)}"
     if (rate := number(get(names.MODEL_DECODE_RATE))) is not None:
         yield f"{rate:.1f} tokens/s"
-
-
-def _layer_words(span: SpanRecord) -> Iterator[str]:
-    get = span.attributes.get
-    yield f"{get(names.LAYERS_OBSERVED)} layers, {get(names.LAYERS_RECORDS)} {get(names.FIDELITY)} records"
-    if skipped := get(names.LAYERS_SKIPPED):
-        yield f"{skipped} NOT RECORDED ({get(names.FIDELITY_REASON) or 'unknown why'})"
-    non_finite = get(names.LAYERS_NON_FINITE)
-    yield f"{non_finite} NON-FINITE" if non_finite else "all finite"
 
 
 def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[Text]:

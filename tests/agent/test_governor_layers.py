@@ -1,0 +1,244 @@
+"""The budget at real models: forward by forward, thread by thread, and told where somebody looks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from opentelemetry import context as otel_context
+from opentelemetry.trace import SpanKind
+
+import neuronscope as ns
+import tinymodels
+from neuronscope.cli.view import view
+from neuronscope.engine import ENGINE
+from neuronscope.engine.span import LightSpan
+from neuronscope.layers import AGENT_PROBE, watch_call
+from neuronscope.recording import CURRENT
+from neuronscope.signals import names
+from neuronscope.signals.records import Fidelity, LayerRecord
+
+
+class Call:
+    """One observed call of an in-process model, as an adapter makes it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+
+    def __enter__(self) -> LightSpan:
+        opened = ENGINE.open_span("generate tiny", SpanKind.INTERNAL, "test", {}, nested=True)
+        assert opened is not None
+        self.span, context = opened
+        self._token = otel_context.attach(context)
+        undo = watch_call(self._model, self.span)
+        assert undo is not None
+        self._undo = undo
+        return self.span
+
+    def __exit__(self, *_: object) -> None:
+        self._undo()
+        otel_context.detach(self._token)
+        ENGINE.finish(self.span)
+
+
+def run(model: torch.nn.Module, forwards: int = 1) -> dict[str, Any]:
+    """The layer attributes of one call."""
+    inputs = torch.arange(3, 11)[None]
+    with Call(model) as span:
+        for _ in range(forwards):
+            model(inputs)
+    ENGINE.drain()
+    assert span.model_call is not None
+    return span.model_call.attributes()
+
+
+def exhaust_tokens() -> None:
+    """Spend what the agent has."""
+    ENGINE.budget.charge("somebody", 10_000_000_000, clip=False)
+    ENGINE.budget.tick()
+
+
+def test_concurrent_calls_of_one_model_record_their_own_runs_only() -> None:
+    """Four threads in the same model: each call knows of each of its layers' runs once."""
+    ns.Platform(max_overhead_pct=1000)
+    model = tinymodels.llama(layers=2)
+    barrier = threading.Barrier(4)
+    found: list[dict[str, Any]] = []
+
+    def work() -> None:
+        barrier.wait()
+        found.append(run(model, forwards=5))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for attributes in found:
+        assert attributes[names.MODEL_FORWARDS] == 5
+        # A capture whose cost is unknown goes alone: in the first forwards some may be left out.
+        assert attributes[names.LAYERS_RECORDS] + attributes[names.LAYERS_SKIPPED] == 10
+
+
+def test_a_forward_that_is_not_affordable_is_not_watched_and_said_to_be_missing() -> None:
+    """Only the model itself is watched then; the span says which layers ran unseen, and why."""
+    ns.Platform(max_overhead_pct=15)
+    model = tinymodels.llama(layers=2)
+    assert run(model)[names.LAYERS_OBSERVED] == 2
+    exhaust_tokens()
+    attributes = run(model, forwards=3)
+    assert attributes[names.LAYERS_OBSERVED] == 0
+    assert attributes[names.LAYERS_SKIPPED] == 6
+    assert attributes[names.FIDELITY] == "critical"
+    assert attributes[names.FIDELITY_REASON] == "budget"
+    assert attributes[names.LAYERS_NOT_RECORDED] == ["model.layers.0", "model.layers.1"]
+    assert not any("_call_impl" in module.__dict__ for module in model.modules())
+
+
+def test_captures_switched_off_for_a_measurement_say_so() -> None:
+    """Absence of data is never mistaken for health."""
+    ns.Platform()
+    model = tinymodels.llama(layers=2)
+    ENGINE.steward.captures_off = True
+    attributes = run(model)
+    assert attributes[names.LAYERS_OBSERVED] == 0
+    assert attributes[names.FIDELITY_REASON] == "measuring"
+
+
+def test_coverage_and_error_of_an_estimate_are_stated() -> None:
+    """With every other forward missing, the mean has an interval, and contains the full capture's mean."""
+    ns.Platform(max_overhead_pct=1000)
+    model = tinymodels.llama(layers=2)
+    inputs = torch.arange(3, 23)[None]
+    truth: list[float] = []
+    remove = model.model.layers[0].register_forward_hook(
+        lambda _module, _args, output: truth.append(
+            float((output[0] if isinstance(output, tuple) else output).detach().mean())
+        )
+    )
+    with Call(model) as span:
+        for step in range(20):
+            ENGINE.steward.captures_off = step % 2 == 0  # from the next forward on
+            model(inputs[:, : step + 1])
+    remove.remove()
+    assert span.model_call is not None
+    attributes = span.model_call.attributes()
+    layer = attributes[names.LAYERS_IDS].index("model.layers.0")
+    assert attributes[names.LAYERS_COVERAGE][layer] == pytest.approx(0.5, abs=0.06)
+    error = attributes[names.LAYERS_MEAN_ERROR][layer]
+    assert abs(attributes[names.LAYERS_MEAN][layer] - sum(truth) / 20) <= error < 1
+
+
+def test_full_tensors_ask_for_room_before_they_are_copied() -> None:
+    """A scope that may hold one tensor takes summaries of the others, and says it was the memory."""
+    ns.Platform(scope_max_bytes=8 * 64 * 4, max_overhead_pct=1000)
+    model = tinymodels.llama(layers=2)
+    ns_model = ns.Model.wrap(model)
+    with ns.Scope("memory") as scope:
+        ns_model.attach_probe(layers=["model.layers.*"], kind=ns.probes.LayerActivations)
+        for _ in range(4):
+            model(torch.arange(3, 11)[None])
+            ENGINE.drain()
+    records = scope.artifact.telemetry.layer_snapshots
+    assert records[0].fidelity is Fidelity.FULL
+    assert records[-1].fidelity is Fidelity.SUMMARY
+    assert sum(record.nbytes for record in records) <= 8 * 64 * 4
+    assert scope.recording.tensors_dropped == 0
+
+
+class Costly(torch.nn.Module):
+    """A layer whose output costs far more to copy than to make."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.expand(1_000, 1_000)
+
+
+def test_a_scope_beyond_its_limit_takes_its_probes_off_and_keeps_its_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Inside nothing is raised; after it there is the exception, the file, and `view` tells."""
+    model = torch.nn.Sequential(Costly())
+    ns_model = ns.Model.wrap(model)
+    scope = ns.Scope("costly", max_overhead_pct=20, overhead_action="abort")
+    caplog.set_level(logging.ERROR, "neuronscope")
+    on = 0
+    with pytest.raises(ns.OverheadBudgetExceeded), scope:  # noqa: PT012 - not before the end of the scope
+        ns_model.attach_probe(layers=["0"], kind=ns.probes.LayerActivations)
+        for _ in range(400):
+            model(torch.ones(1, 1))
+            on += "_call_impl" in model[0].__dict__
+    assert 0 < on < 400
+    artifact = scope.save(tmp_path / "costly.nsz")
+    assert len(artifact.telemetry.layer_snapshots) == on
+    assert artifact.telemetry.spans[0].attributes[names.FIDELITY] == "off"
+    told = CliRunner().invoke(view, [str(tmp_path / "costly.nsz")]).output
+    assert "not captured:" in told
+    assert "fidelity off (costly)" in told
+    assert "LayerActivations" in told
+
+
+def test_the_services_own_exception_is_never_replaced() -> None:
+    """A scope over budget in which the service fails raises the service's exception."""
+    model = torch.nn.Sequential(Costly())
+    ns_model = ns.Model.wrap(model)
+    scope = ns.Scope("x", max_overhead_pct=1, overhead_action="abort")
+    with pytest.raises(ZeroDivisionError), scope:  # noqa: PT012 - the end of the scope must not replace it
+        ns_model.attach_probe(layers=["0"], kind=ns.probes.LayerActivations)
+        for _ in range(400):
+            model(torch.ones(1, 1))
+        raise ZeroDivisionError
+
+
+def test_the_agents_balance_sheet_is_in_its_recording(tmp_path: Path) -> None:
+    """What was spent by whom, and how often each layer was seen: as an event, and as metrics."""
+    ns.Platform(nsz=str(tmp_path), max_overhead_pct=1000)
+    model = tinymodels.llama(layers=2)
+    run(model, forwards=3)
+    ns.flush()
+    families = {family.metric.name: family for family in ENGINE.metrics.collect().families}
+    runs = {dict(point.labels)["outcome"]: point.value for point in families["neuronscope.layer.runs"].points}
+    assert runs == {"recorded": 6, "not_recorded": 0}
+    places = {
+        dict(point.labels)["place"]
+        for point in families["neuronscope.overhead.time"].points
+        if dict(point.labels)["probe"] == AGENT_PROBE and isinstance(point.value, float) and point.value > 0
+    }
+    assert places == {"service", "worker"}
+    ENGINE.stop(5)
+    (sheet,) = [event for event in ns.load(tmp_path).events if event.name == "neuronscope.coverage"]
+    assert sheet.attributes["budget"] == "agent"
+    assert list(sheet.attributes["layers_captured"]) == [3, 3]  # type: ignore[call-overload]
+
+
+def test_a_recording_can_keep_a_share_of_the_ordinary(tmp_path: Path) -> None:
+    """`nsz_sample_pct=0` keeps the failed trace whole, and notes how many it left out."""
+    ns.Platform(nsz=str(tmp_path), nsz_sample_pct=0.0, max_overhead_pct=1000)
+    model = tinymodels.llama(layers=2)
+    for _ in range(5):
+        run(model)
+    with pytest.raises(ZeroDivisionError), ns.Scope("failed"):  # noqa: PT012 - a trace with an error
+        run(model)
+        raise ZeroDivisionError
+    ENGINE.stop(5)
+    artifact = ns.load(tmp_path)
+    assert {span.name for span in artifact.telemetry.spans} == {"failed", "generate tiny"}
+    assert len(artifact.telemetry.spans) == 2
+    layers: list[LayerRecord] = list(artifact.telemetry.layer_snapshots)
+    assert len(layers) == 2
+    told = CliRunner().invoke(view, [str(tmp_path)]).output
+    assert "5 of 6 traces: ordinary" in told
+
+
+def test_scopes_are_not_switched_off_for_a_measurement() -> None:
+    """What somebody records on purpose is recorded."""
+    ns.Platform(max_overhead_pct=1000)
+    model = tinymodels.llama(layers=2)
+    ENGINE.steward.captures_off = True
+    with ns.Scope("on purpose"):
+        assert CURRENT.get() is not None
+        assert run(model)[names.LAYERS_OBSERVED] == 2
