@@ -11,7 +11,7 @@ import inspect
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import context as otel_context
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from neuronscope.engine import Engine
     from neuronscope.engine.events import Failure
     from neuronscope.engine.span import LightSpan
+
+
+# HTTP statuses from here on are errors.
+FAILED: Final = 400
 
 
 class Call:
@@ -161,6 +165,10 @@ class Invocation:
     def _observe_body(self, response: Any) -> bool:
         """The service got an HTTP response: its body is the result, now or when it has been read."""
         self._unwrapped = True
+        status = getattr(response, "status_code", None)
+        if isinstance(status, int) and status >= FAILED:
+            self.call.error = ErrorFacts(str(status), status)  # the SDK will raise when it looks at it
+            return False
         content = bodies.content_if_read(response)
         if content is not None:
             self.call.result = content
