@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -62,8 +62,10 @@ class Artifact:
         registry.nsz("write")(path, telemetry.spans, telemetry.layer_snapshots, resource, self.events)
 
 
-def load(path: str | PathLike[str]) -> Artifact:
-    """Read a `.nsz` file, or a directory of them as one recording.
+def load(path: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Artifact:
+    """Read a `.nsz` file, a directory of them, or several of both, as one recording.
+
+    A directory may hold a process's segments, or a directory for each rank.
 
     Unfinished and damaged files are read as far as they go; `Artifact.damage` tells what is missing.
 
@@ -80,13 +82,13 @@ def load(path: str | PathLike[str]) -> Artifact:
         telemetry=Telemetry(spans, list(file.layers)),
         resources=tuple(file.resources),
         services=services,
-        damage=tuple(_in_words(file.damage)),
-        path=str(path),
+        damage=tuple(in_words(file.damage)),
+        path=str(path) if isinstance(path, str | PathLike) else None,
         events=tuple(file.events),
     )
 
 
-def _in_words(damage: Any) -> Iterator[str]:
+def in_words(damage: Any) -> Iterator[str]:
     """What a file could not give back, a line for each cause."""
     yield from damage.reasons
     if damage.lost_chunks:

@@ -1,4 +1,4 @@
-"""The command line: ``neuronscope run | demo | view``.
+"""The command line: ``neuronscope run | demo | view | ls | check | …``.
 
 Exit codes: 0 done; 1 the command failed, the message says why; 2 wrong usage or setting; 127 no such
 program; `run` ends with the program's own.
@@ -14,7 +14,12 @@ from neuronscope._version import __version__
 from neuronscope.exceptions import ConfigError, NeuronscopeError
 
 _COMMANDS = {
+    "check": "neuronscope.cli.check:check",
+    "cut": "neuronscope.cli.copy:cut",
     "demo": "neuronscope.cli.demo:demo",
+    "export": "neuronscope.cli.export:export",
+    "ls": "neuronscope.cli.ls:list_recordings",
+    "merge": "neuronscope.cli.copy:merge",
     "run": "neuronscope.cli.run:run",
     "view": "neuronscope.cli.view:view",
 }

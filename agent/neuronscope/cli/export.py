@@ -1,4 +1,4 @@
-"""``neuronscope export --to otlp FILE|DIR …``: send what was recorded to a collector, afterwards."""
+"""``neuronscope export --to FORMAT FILE|DIR …``: recordings for other tools and for collectors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import track
 
+from neuronscope.cli.export_files import FORMATS, write_files
 from neuronscope.exceptions import ConfigError
 from neuronscope.exporters import BUILT_IN, Exporter, ExporterContext, registry
 from neuronscope.settings import Settings
@@ -42,7 +43,9 @@ class Tally:
 
 @click.command()
 @click.argument("paths", metavar="FILE|DIR…", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--to", "target", type=click.Choice(["otlp"]), required=True, help="Where to send it.")
+@click.option("--to", "target", type=click.Choice(["otlp", *FORMATS]), required=True, help="Format.")
+@click.option("--out", "-o", metavar="PATH", type=click.Path(path_type=Path), help="File or directory.")
+@click.option("--force", is_flag=True, help="Replace what exists.")
 @click.option("--otlp-endpoint", metavar="URL", help="Collector.  [env: OTEL_EXPORTER_OTLP_ENDPOINT]")
 @click.option("--include-foreign", is_flag=True, help="Also spans that the service's own pipeline has sent.")
 @click.option(
@@ -52,16 +55,24 @@ class Tally:
 def export(
     paths: Sequence[Path],
     target: str,
+    out: Path | None,
+    force: bool,
     otlp_endpoint: str | None,
     include_foreign: bool,
     timeout: float,
     format_: str,
 ) -> None:
-    """Send the spans of `.nsz` recordings to a collector, with their own times, ids and resources.
+    """Write recordings in another format, or send their spans to a collector.
+
+    otlp-json: lines for the Collector's otlpjsonfile receiver; perfetto: a trace for ui.perfetto.dev;
+    parquet: tables for SQL; safetensors: the full tensors; otlp: spans with their own times, ids, resources.
 
     Spans that were not sampled stay where they are.  Sending a recording twice gives a collector the same
     spans twice, under the same ids.  The exit code is 1 if a span did not arrive.
     """
+    if target != "otlp":
+        write_files(paths, target, out, force=force, format_=format_)
+        return
     recording = registry.nsz("read")([str(path) for path in paths])
     settings = Settings.load(
         otlp_endpoint=otlp_endpoint, otlp_foreign_spans=include_foreign or None, metrics_exporter="none"

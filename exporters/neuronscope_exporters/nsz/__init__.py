@@ -15,6 +15,7 @@ from neuronscope_exporters.nsz.check import Report, check
 from neuronscope_exporters.nsz.chunks import Damage, Limits
 from neuronscope_exporters.nsz.copying import Part, cut, merge, write
 from neuronscope_exporters.nsz.exporter import NszExporter, create
+from neuronscope_exporters.nsz.files import recordings
 from neuronscope_exporters.nsz.reader import NszFile
 from neuronscope_exporters.nsz.recording import Recording, load, read
 from neuronscope_exporters.nsz.repair import Repair, repair
@@ -40,6 +41,7 @@ __all__ = [
     "load",
     "merge",
     "read",
+    "recordings",
     "repair",
     "write",
 ]

@@ -327,7 +327,8 @@ class Walk:
         for _ in range(self._limits.damaged):
             found = self._source.find(self._mark(), start + layout.RECORD.size)
             if found < 0:
-                self._log.torn(self._sound, self._source.size - self._sound)
+                torn = self._behind_indexes()
+                self._log.torn(torn, self._source.size - torn)
                 return self._source.size
             position = found - layout.RECORD.size
             try:
@@ -340,6 +341,18 @@ class Walk:
             self._sound = position
             return position
         raise NszLimitError(f"more than {self._limits.damaged} damaged guards")
+
+    def _behind_indexes(self) -> int:
+        """Offset behind the Message Indexes of the last sound chunk."""
+        position = self._sound
+        while True:
+            head = self._source.peek(position, layout.RECORD.size)
+            if len(head) < layout.RECORD.size or head[0] != Op.MESSAGE_INDEX:
+                return position
+            following = position + layout.RECORD.size + layout.RECORD.unpack(head)[1]
+            if following > self._source.size:
+                return position
+            position = following
 
 
 def _known_class(guard: Guard) -> ChunkClass:

@@ -1,0 +1,97 @@
+"""``neuronscope merge`` and ``neuronscope cut``: recordings into one file, or a part of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from neuronscope.artifact import in_words
+from neuronscope.cli.bar import bar
+from neuronscope.exporters import registry
+
+_PATHS = click.argument(
+    "paths", metavar="FILE|DIR…", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
+)
+_OUT = click.option(
+    "--out", "-o", required=True, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)
+)
+_FORCE = click.option("--force", is_flag=True, help="Replace the file if it exists.")
+
+
+@click.command()
+@_PATHS
+@_OUT
+@_FORCE
+def merge(paths: tuple[Path, ...], out: Path, force: bool) -> None:
+    """Copy recordings into one finished file, tensors included."""
+    _refuse(out, force)
+    with bar(f"merging into {out.name}") as progress:
+        damage = registry.nsz("merge")(paths, out, progress)
+    _tell(out, damage)
+
+
+def _time(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    """Unix seconds or nanoseconds, or ISO 8601 (UTC where no zone is given)."""
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise click.BadParameter(
+                f"{text!r} is no time; write 2026-11-30T12:00:00, or seconds since 1970"
+            ) from None
+        number = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return int(text) if number > 1e12 and text.isdigit() else int(number * 1e9)
+
+
+def _hex(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no hexadecimal id") from None
+
+
+@click.command()
+@_PATHS
+@_OUT
+@click.option("--from", "start", metavar="TIME", callback=_time, help="Spans that end at or after this time.")
+@click.option("--to", "end", metavar="TIME", callback=_time, help="Spans that begin before it.")
+@click.option("--span", "span_id", metavar="ID", callback=_hex, help="This span and what is below it.")
+@click.option("--trace", "trace_id", metavar="ID", callback=_hex, help="This trace.")
+@_FORCE
+def cut(
+    paths: tuple[Path, ...],
+    out: Path,
+    start: int | None,
+    end: int | None,
+    span_id: int | None,
+    trace_id: int | None,
+    force: bool,
+) -> None:
+    """Copy a part of recordings: a time, a trace, or a span with everything below it."""
+    _refuse(out, force)
+    part = registry.nsz("Part")(
+        start=start or 0, end=2**64 if end is None else end, span_id=span_id, trace_id=trace_id
+    )
+    with bar(f"cutting {out.name}") as progress:
+        damage = registry.nsz("cut")(paths, out, part, progress)
+    _tell(out, damage)
+
+
+def _refuse(out: Path, force: bool) -> None:
+    if out.exists() and not force:
+        raise click.UsageError(f"{out} exists; --force replaces it")
+
+
+def _tell(out: Path, damage: Any) -> None:
+    for line in in_words(damage):
+        click.echo(f"damaged: {line}", err=True)
+    click.echo(out)

@@ -1,0 +1,120 @@
+"""``neuronscope ls FILE|DIR …``: what recordings hold, without reading their tensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from neuronscope.exceptions import NszError
+from neuronscope.exporters import registry
+from neuronscope.viewer.safe import visible
+
+
+@click.command("ls")
+@click.argument(
+    "paths", metavar="FILE|DIR…", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
+)
+@click.option("--spans", "each", is_flag=True, help="List every span.")
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def list_recordings(paths: tuple[Path, ...], each: bool, format_: str) -> None:
+    """List recordings: spans, traces, time, service, and whether they were finished."""
+    rows = [row for path in paths for row in _rows(path, each)]
+    if format_ == "json":
+        for row in rows:
+            json.dump(row, sys.stdout, ensure_ascii=False)
+            sys.stdout.write("\n")
+    elif rows:
+        _print(rows)
+    if not rows:
+        raise click.ClickException("there is no .nsz file")
+
+
+def _rows(path: Path, each: bool) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for item in registry.nsz("recordings")(path) if path.is_dir() else [path]:
+        try:
+            file = registry.nsz("NszFile")(item)
+        except (NszError, OSError) as error:
+            if item == path:
+                raise
+            rows.append({"file": str(item), "error": str(error)})
+            continue
+        rows += _spans(file) if each else [_summary(file)]
+        file.close()
+    return rows
+
+
+def _summary(file: Any) -> dict[str, Any]:
+    heads = file.span_heads
+    return {
+        "file": str(file.path),
+        "bytes": file.size,
+        "finished": file.finished,
+        "service": str(file.resource.get("service.name", "")),
+        "spans": len(heads),
+        "traces": len({head.trace_id for head in heads}),
+        "errors": sum(1 for head in heads if head.status is not None and head.status.code == 2),
+        "start_unix_nano": heads[0].start_time_unix_nano if heads else None,
+        "end_unix_nano": str(max(int(head.end_time_unix_nano) for head in heads)) if heads else None,
+    }
+
+
+def _spans(file: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "trace": head.trace_id,
+            "span": head.span_id,
+            "parent": head.parent_span_id,
+            "name": head.name,
+            "start_unix_nano": head.start_time_unix_nano,
+            "ms": (int(head.end_time_unix_nano) - int(head.start_time_unix_nano)) / 1e6,
+            "error": head.status is not None and head.status.code == 2,
+        }
+        for head in file.span_heads
+    ]
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for column in columns:
+        right = column in {"bytes", "spans", "traces", "errors", "ms"}
+        table.add_column(
+            column.removesuffix("_unix_nano"),
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=column not in {"file", "name", "error"},
+        )
+    for row in rows:
+        table.add_row(*[Text(_text(column, row.get(column))) for column in columns])
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=1000)  # a line a row, for grep
+    console.print(table)
+
+
+def _text(column: str, value: object) -> str:
+    if value is None:
+        return ""
+    if column.endswith("_unix_nano"):
+        try:
+            moment = datetime.fromtimestamp(int(str(value)) / 1e9, UTC)
+        except (ValueError, OverflowError, OSError):
+            return str(value)
+        return moment.isoformat(" ", "milliseconds")[:23]
+    if column == "file":
+        return visible(os.path.relpath(str(value)))
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return f"{value:,}" if isinstance(value, int) else visible(str(value))
