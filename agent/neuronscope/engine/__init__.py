@@ -34,7 +34,7 @@ from neuronscope.engine.others import add_missing, is_same_call
 from neuronscope.engine.propagation import receives_context, trace_headers, unobserved
 from neuronscope.engine.provider import Pipeline, takes_in
 from neuronscope.engine.span import LightSpan
-from neuronscope.engine.worker import Worker
+from neuronscope.engine.worker import SPAN_BYTES, Worker
 from neuronscope.exporters import Exporter, ExporterContext
 from neuronscope.governor import Budget
 from neuronscope.governor.steward import Steward
@@ -424,10 +424,14 @@ class Engine:
         if span.shared and takes_in(span.foreign):
             return  # it comes to us when they end it
         worker = self._worker
-        if worker is not None:
+        if worker is None:
+            self.count_lost("span", "stopped", 1)
+            return
+        call, content = span.call, self._policy.content
+        if call is None or not (content or call.result.__class__ is bytes or call.snapshot.endpoint.size):
             worker.put(span)
         else:
-            self.count_lost("span", "stopped", 1)
+            worker.put(span, SPAN_BYTES + (GUARD.always("sizes", call.held_bytes, content) or 0))
 
     def _finish_foreign(self, span: LightSpan) -> None:
         """The service's own pipeline gets its span now: filled, and ended in order."""

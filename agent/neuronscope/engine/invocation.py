@@ -18,6 +18,7 @@ from opentelemetry import context as otel_context
 from neuronscope.engine import bodies, facts
 from neuronscope.engine.context import take_out
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.sizes import held_bytes
 from neuronscope.engine.streams import StreamState, observe, observe_generator
 from neuronscope.instrumentation import ErrorFacts, Snapshot, Stream, WrappedMethod
 
@@ -44,6 +45,16 @@ class Call:
         self.error: ErrorFacts | None = None
         self.failure: Failure | None = None
         self.stream: StreamState | None = None
+
+    def held_bytes(self, content: bool) -> int:
+        """About how much the call keeps in memory until it has been read, beside what every call does."""
+        endpoint, result = self.snapshot.endpoint, self.result
+        size = held_bytes(self.snapshot.arguments) if content else 0
+        if type(result) is bytes:
+            size += len(result)
+        elif endpoint.size is not None and result is not None:
+            size += endpoint.size(result)
+        return size
 
     def start_facts(self) -> dict[str, Any]:
         """The attributes that are known before the call, for samplers and for the finished span."""

@@ -13,10 +13,26 @@ from neuronscope.signals.records import Attributes, LogRecord, LogValue, SpanRec
 _SPAN: Final = 256
 _ATTRIBUTE: Final = 24
 _ITEM: Final = 12
+_SAMPLE: Final = 4
 _SHORT: Final = 1024
 _TOLD: Final = 64  # names of removed attributes that are listed
 # A collector takes 4 MiB in one gRPC message; characters may be 3 bytes.
 MAX_SPAN_BYTES: Final = 1 << 20
+
+
+def held_bytes(value: object, depth: int = 4) -> int:
+    """About how much plain values hold: texts by their length, long lists by a sample of their items."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if depth == 0:
+        return 0
+    if isinstance(value, Mapping):
+        return sum(held_bytes(item, depth - 1) for item in cast(Mapping[object, object], value).values())
+    if isinstance(value, list | tuple):
+        items = cast(Sequence[object], value)
+        sample = items if len(items) <= _SAMPLE else [items[0], *items[1 - _SAMPLE :]]
+        return sum(held_bytes(item, depth - 1) for item in sample) * len(items) // max(1, len(sample))
+    return 0
 
 
 def span_bytes(record: SpanRecord) -> int:

@@ -168,6 +168,8 @@ class Endpoint:
         is_complete: ``(response) -> bool``: did the stream say that it was over?  One that ends without a
             word was cut off.  None: every stream that ends is whole.
         read_error: ``(exception) -> ErrorFacts``; None: the engine takes type and `status_code`.
+        size: ``(result) -> bytes``: about how much a result keeps in memory until the worker has read it, for
+            results that can be large; well under a microsecond, so look at lengths only.
     """
 
     operation: Operation
@@ -177,6 +179,7 @@ class Endpoint:
     is_content: Callable[[Any], bool] | None = None
     is_complete: Callable[[Response], bool] | None = None
     read_error: Callable[[BaseException], ErrorFacts] | None = None
+    size: Callable[[Any], int] | None = None
 
 
 class Snapshot(NamedTuple):  # made for every call: see Peer

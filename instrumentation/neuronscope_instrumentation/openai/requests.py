@@ -11,7 +11,12 @@ from neuronscope_instrumentation.common.fields import count, field, items, mappi
 from neuronscope_instrumentation.openai.chunks import fold_chat_chunk, has_content
 from neuronscope_instrumentation.openai.messages import read_message
 from neuronscope_instrumentation.openai.peers import peer
-from neuronscope_instrumentation.openai.responses import read_chat, read_embeddings, read_error
+from neuronscope_instrumentation.openai.responses import (
+    embeddings_size,
+    read_chat,
+    read_embeddings,
+    read_error,
+)
 
 # Parameters kept of a request's body: scalars, which nobody can change afterwards.
 _KEPT: Final = frozenset(
@@ -156,5 +161,6 @@ EMBEDDINGS: Final = Endpoint(
     operation=Operation.EMBEDDINGS,
     read_request=read_embeddings_request,
     read_response=read_embeddings,
+    size=embeddings_size,
 )
 _PATHS: Final = (("/chat/completions", CHAT), ("/embeddings", EMBEDDINGS))

@@ -30,6 +30,12 @@ def read_chat(result: Any, content: bool) -> Response:
     )
 
 
+def embeddings_size(result: Any) -> int:
+    """About how many bytes the vectors of a result take, as lists of Python's floats."""
+    vectors = items(field(result, "data"))
+    return len(vectors) * len(items(field(vectors[0], "embedding"))) * 32 if vectors else 0
+
+
 def head(completion: Any) -> dict[str, Any]:
     """Facts that a completion and each of its chunks carry; absent ones are left out."""
     facts = {

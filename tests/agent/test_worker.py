@@ -1,0 +1,222 @@
+"""The worker's queue: bounded by count and bytes, in the right order, counted exactly."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from opentelemetry.trace import SpanKind
+
+import fakelib
+import neuronscope as ns
+from neuronscope.engine import ENGINE
+from neuronscope.engine.sizes import held_bytes
+from neuronscope.engine.worker import LAYER_BYTES, SPAN_BYTES, Worker
+from neuronscope.signals.records import Fidelity, LayerRecord, SpanRecord
+from neuronscope.signals.tensors import TensorSnapshot
+from neuronscope.testing import InMemoryExporter
+
+RECORD = SpanRecord(1, 2, "span", SpanKind.INTERNAL, 1, 2, {})
+
+
+class Rig:
+    """A worker that does nothing until it is flushed, and what it lost."""
+
+    def __init__(self, *, max_spans: int = 1000, max_bytes: int = 1 << 20, **changes: Any) -> None:
+        self.lost: Counter[tuple[str, str]] = Counter()
+        self.memory = InMemoryExporter()
+        self.worker = Worker(
+            changes.pop("finish", lambda item: RECORD),
+            [self.memory],
+            {},
+            interval_s=60,
+            max_spans=max_spans,
+            max_bytes=max_bytes,
+            count_lost=lambda item, reason, n: self.lost.update({(item, reason): n}),
+            on_cpu=lambda nanoseconds: None,
+        )
+        assert self.worker.pause(5)  # the test does the work
+
+    def flush(self) -> None:
+        self.worker.resume()
+        assert self.worker.flush(5)
+        assert self.worker.pause(5)
+
+    def layer(self, nbytes: int) -> None:
+        array = np.zeros(nbytes // 4, dtype=np.float32)
+        record = LayerRecord(
+            "m",
+            "layer",
+            0,
+            1,
+            array.shape,
+            "float32",
+            fidelity=Fidelity.FULL,
+            tensor=TensorSnapshot.from_numpy(array),
+        )
+        self.worker.put_layer(record, None)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """One, taken down afterwards."""
+    made = Rig()
+    yield made
+    made.worker.resume()
+    made.worker.stop(2)
+
+
+def test_spans_are_bounded_by_count_and_by_bytes(rig: Rig) -> None:
+    """What goes in is held; what does not is counted; then there is room again."""
+    room = (1 << 20) // SPAN_BYTES
+    for _ in range(room + 10):
+        rig.worker.put(object())
+    assert rig.worker.pending == room
+    assert rig.lost == {("span", "queue_full"): 10}
+    rig.flush()
+    assert len(rig.memory.spans) == room
+    rig.worker.put(object())
+    assert rig.worker.pending == 1
+
+
+def test_large_spans_take_the_room_they_need(rig: Rig) -> None:
+    """Four of 300 KB do not fit into a megabyte; after them small ones still may."""
+    for _ in range(4):
+        rig.worker.put(object(), 300_000)
+    assert rig.worker.pending == 3
+    assert rig.lost == {("span", "queue_full"): 1}
+    assert rig.worker.pending_bytes == 900_000
+    for _ in range(100):
+        rig.worker.put(object())
+    assert rig.worker.pending_bytes <= 1 << 20
+    rig.flush()
+    assert rig.worker.pending_bytes == 0
+    assert len(rig.memory.spans) + sum(rig.lost.values()) == 104
+
+
+def test_tensors_go_first_then_summaries_then_spans(rig: Rig) -> None:
+    """The newest ones; each drop counted as what it was."""
+    for _ in range(10):
+        rig.layer(100_000)
+    kept = rig.lost[("tensor", "queue_full")]
+    assert kept == 5
+    while not rig.lost[("layer", "queue_full")]:
+        rig.layer(4)
+    before = rig.worker.pending
+    rig.worker.put(object())
+    assert rig.worker.pending == before + 1
+    assert not rig.lost[("span", "queue_full")]
+    rig.flush()
+    layers = rig.memory.layers
+    assert sum(layer.tensor is not None and layer.nbytes > 1000 for layer in layers) == 5
+    assert all(layer.fidelity is Fidelity.SUMMARY for layer in layers if layer.tensor is None)
+    assert len(rig.memory.spans) == 1
+    assert LAYER_BYTES < SPAN_BYTES
+
+
+def test_a_fault_in_finishing_is_one_lost_span() -> None:
+    """Not the batch."""
+    from neuronscope.engine.guard import GUARD
+
+    GUARD.reraise = False
+
+    def finish(item: Any) -> SpanRecord:
+        if item == "bad":
+            raise RuntimeError("ours")
+        return RECORD
+
+    rig = Rig(finish=finish)
+    for item in ("good", "bad", "good"):
+        rig.worker.put(item)
+    rig.flush()
+    rig.worker.resume()
+    rig.worker.stop(2)
+    assert len(rig.memory.spans) == 2
+    assert rig.lost == {("span", "fault"): 1}
+
+
+def test_after_stop_everything_is_counted() -> None:
+    """Whatever comes too late."""
+    rig = Rig()
+    rig.worker.put(object())
+    rig.worker.resume()
+    rig.worker.stop(2)
+    rig.worker.put(object())
+    rig.worker.put(object(), 10_000)
+    rig.layer(100)
+    assert len(rig.memory.spans) == 1
+    assert rig.lost[("span", "stopped")] == 2
+    assert sum(n for (item, _), n in rig.lost.items() if item in ("layer", "tensor")) >= 1
+    assert rig.worker.pending == 0
+
+
+def test_flush_does_not_wait_for_an_exporter_longer_than_asked() -> None:
+    """An exporter that takes a second."""
+
+    class Slow(InMemoryExporter):
+        def export(self, batch: Any) -> None:
+            time.sleep(1)
+            super().export(batch)
+
+    with ns.Platform(exporters=[Slow()]):
+        with ns.Scope("s"):
+            pass
+        started = time.monotonic()
+        assert not ENGINE.flush(0.1)
+        assert time.monotonic() - started < 0.6
+        assert ENGINE.flush(10)
+
+
+def test_an_idle_worker_sleeps() -> None:
+    """No wake-ups, no CPU, while there is nothing to do."""
+    import resource
+
+    with ns.Platform(exporters=[InMemoryExporter()], export_interval_s=0.05):
+        with ns.Scope("s"):
+            pass
+        assert ENGINE.flush(5)
+        time.sleep(0.2)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+        time.sleep(0.5)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before < 8
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, 0),
+        ("x" * 1000, 1000),
+        ({"messages": ["x" * 100] * 300}, 30_000),
+        ([{"role": "user", "content": [{"text": "y" * 50}]}], 54),
+        (["a", "b" * 999], 1000),
+    ],
+)
+def test_how_much_is_held_is_estimated(value: Any, expected: int) -> None:
+    """Lengths only."""
+    assert held_bytes(value) == expected
+
+
+def test_calls_with_large_results_are_bounded_by_bytes() -> None:
+    """The adapter tells the size; 1 MB of results in a queue of 1 MB leaves no room for the next."""
+    import dataclasses
+
+    big = dataclasses.replace(fakelib.CHAT, size=lambda result: 600_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fakelib, "CHAT", big)
+        ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
+        memory = InMemoryExporter()
+        with ns.Platform(exporters=[memory], queue_max_bytes=1 << 20, export_interval_s=60):
+            ns.instrument("fake")
+            worker = ENGINE._worker
+            assert worker is not None
+            assert worker.pause(5)
+            for _ in range(3):
+                fakelib.Client().chat("x")
+            assert worker.pending == 1
+            worker.resume()
+        ns.registry.unregister_adapter("fake")
+    assert len(memory.spans) == 1
