@@ -18,6 +18,7 @@ import pytest
 from opentelemetry import context as otel_context
 
 import client_anthropic
+import client_mistral
 import client_ollama
 import neuronscope as ns
 from client_cases import (
@@ -40,7 +41,7 @@ from neuronscope.testing.fake_provider import FakeProvider, Reply
 
 pytestmark = pytest.mark.integration
 
-CASES = (client_anthropic.CASE, client_ollama.CASE)
+CASES = (client_anthropic.CASE, client_ollama.CASE, client_mistral.CASE)
 each_client = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 

@@ -91,21 +91,44 @@ def merge_spans_of(engine: Engine, library: str, module_name: str, function: str
     Nothing happens where the module has no such function.  A client that was given a provider other than
     the process's own keeps tracing to it, undisturbed.
     """
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def start_span(tracer: Any, *args: Any, **kwargs: Any) -> Any:
+            chosen = GUARD.call("native_tracing", _tracer, engine, library, tracer, default=tracer)
+            return None if chosen is _NO_SPAN else original(chosen, *args, **kwargs)
+
+        return start_span
+
+    return _replace(module_name, function, around)
+
+
+def merge_tracer_of(engine: Engine, library: str, module_name: str, function: str) -> Callable[[], None]:
+    """The same for a ``function(…) -> (enabled, tracer)`` that the library asks for every call."""
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_tracer(*args: Any, **kwargs: Any) -> Any:
+            enabled, tracer = original(*args, **kwargs)
+            chosen = GUARD.call("native_tracing", _tracer, engine, library, tracer, default=tracer)
+            return (False, tracer) if chosen is _NO_SPAN else (enabled, chosen)
+
+        return get_tracer
+
+    return _replace(module_name, function, around)
+
+
+def _replace(
+    module_name: str, function: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[], None]:
     module = import_module(module_name)
     original: Any = vars(module).get(function)
     if original is None or hasattr(original, "__neuronscope__"):
         return _nothing
-
-    @functools.wraps(original)
-    def start_span(tracer: Any, *args: Any, **kwargs: Any) -> Any:
-        chosen = GUARD.call("native_tracing", _tracer, engine, library, tracer, default=tracer)
-        return None if chosen is _NO_SPAN else original(chosen, *args, **kwargs)
-
-    start_span.__neuronscope__ = engine  # type: ignore[attr-defined]
-    setattr(module, function, start_span)
+    wrapper = functools.wraps(original)(around(original))
+    wrapper.__neuronscope__ = True  # type: ignore[attr-defined]
+    setattr(module, function, wrapper)
 
     def undo() -> None:
-        if vars(module).get(function) is start_span:
+        if vars(module).get(function) is wrapper:
             setattr(module, function, original)
 
     return undo

@@ -41,6 +41,7 @@ CLIENTS: Final[dict[str, Entry]] = {
     "openai": Entry("neuronscope_instrumentation.openai:OPENAI", "openai", "openai"),
     "anthropic": Entry("neuronscope_instrumentation.anthropic:ANTHROPIC", "anthropic", "anthropic"),
     "ollama": Entry("neuronscope_instrumentation.ollama:OLLAMA", "ollama", "ollama"),
+    "mistral": Entry("neuronscope_instrumentation.mistral:MISTRAL", "mistralai", "mistral"),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
     "sentence_transformers": Entry(
         "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",

@@ -1,0 +1,64 @@
+"""Messages in OpenTelemetry's schema.  Only called when content may be recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from neuronscope.instrumentation import Message
+from neuronscope_instrumentation.common.fields import field, items, text
+from neuronscope_instrumentation.common.parts import Part, address, blob, tool_call, without_none
+
+
+def read_message(message: Any) -> Message:
+    """One message, as it was sent."""
+    role = text(field(message, "role")) or "user"
+    content = field(message, "content")
+    if role == "tool":
+        response: Any = content if isinstance(content, str) else list(content_parts(content))
+        answer = {
+            "type": "tool_call_response",
+            "id": text(field(message, "tool_call_id")),
+            "response": response,
+        }
+        return Message(role, [without_none(answer)])
+    parts = [*content_parts(content), *(_call(call) for call in items(field(message, "tool_calls")))]
+    return Message(role, parts)
+
+
+def _call(call: Any) -> Part:
+    function = field(call, "function")
+    return tool_call(text(field(call, "id")), text(field(function, "name")), field(function, "arguments"))
+
+
+def content_parts(content: Any) -> Iterator[Part]:
+    """The parts of a content: a text, or a list of chunks."""
+    if isinstance(content, str):
+        if content:
+            yield {"type": "text", "content": content}
+        return
+    for chunk in items(content):
+        yield _part(chunk)
+
+
+def _part(chunk: Any) -> Part:
+    kind = text(field(chunk, "type")) or "unknown"
+    if kind == "text":
+        return {"type": "text", "content": text(field(chunk, "text")) or ""}
+    if kind == "thinking":
+        thoughts = field(chunk, "thinking")
+        pieces = [thoughts] if isinstance(thoughts, str) else [field(one, "text") for one in items(thoughts)]
+        return {"type": "reasoning", "content": "".join(piece for piece in pieces if isinstance(piece, str))}
+    if kind in ("image_url", "document_url"):
+        value = field(chunk, kind)
+        url = value if isinstance(value, str) else text(field(value, "url"))
+        return address("image" if kind == "image_url" else "document", url or "")
+    if kind == "input_audio":
+        value = field(chunk, kind)
+        data = value if isinstance(value, str) else text(field(value, "data"))
+        return address("audio", data) if data and "://" in data else blob("audio", "audio/*", data or "")
+    if kind == "file":
+        return without_none(
+            {"type": "file", "modality": "document", "file_id": text(field(chunk, "file_id"))}
+        )
+    return {"type": kind}

@@ -1,0 +1,158 @@
+"""What is asked: which endpoint a request is, and how to read its body afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from neuronscope.instrumentation import Endpoint, Message, Operation, Request, Snapshot
+from neuronscope_instrumentation.common.draft import is_done
+from neuronscope_instrumentation.common.fields import count, document, field, items, number, text
+from neuronscope_instrumentation.common.parts import without_none
+from neuronscope_instrumentation.common.peers import peer
+from neuronscope_instrumentation.mistral.messages import read_message
+from neuronscope_instrumentation.mistral.responses import (
+    fold_chunk,
+    has_content,
+    read_embeddings,
+    read_response,
+)
+
+
+class _Head(msgspec.Struct):
+    """What the span's name needs of a body; the rest is skipped, not decoded."""
+
+    model: Any = None
+    agent_id: Any = None
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
+
+
+@lru_cache(maxsize=64)
+def provider(host: str) -> str:
+    """OpenTelemetry's name of the provider behind a host."""
+    if host.endswith("aiplatform.googleapis.com"):
+        return "gcp.vertex_ai"
+    return (
+        "azure.ai.inference"
+        if host.endswith((".inference.ai.azure.com", ".models.ai.azure.com"))
+        else "mistral_ai"
+    )
+
+
+def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot | None:
+    """What to keep of an HTTP request: its body's bytes; None for requests that call no model."""
+    request = arguments["request"]
+    endpoint = endpoint_of(request.url.path)
+    if endpoint is None or request.method != "POST":
+        return None
+    body = request.content
+    try:
+        head = _HEAD.decode(body)
+    except msgspec.DecodeError:
+        head = _Head()
+    model = text(head.model) or text(head.agent_id)
+    return Snapshot(endpoint, model, {"body": body}, peer(request.url, "", provider))
+
+
+def inject_headers(client: Any, arguments: dict[str, Any], headers: Mapping[str, str]) -> None:
+    """Add trace headers to the HTTP request, which the SDK has made for this call; the service's own win."""
+    request = arguments["request"]
+    if not any(name in request.headers for name in headers):
+        request.headers.update(headers)
+
+
+@lru_cache(maxsize=256)
+def endpoint_of(path: str) -> Endpoint | None:
+    """The endpoint that a path names; cloud platforms have paths of their own."""
+    path = path.rstrip("/")
+    return next((endpoint for suffix, endpoint in _PATHS if path.endswith(suffix)), None)
+
+
+def read_request(arguments: Mapping[str, Any], content: bool) -> Request:
+    """A chat or a completion in our words."""
+    body = document(arguments["body"])
+    messages = items(field(body, "messages"))
+    stop = field(body, "stop")
+    stops = [stop] if isinstance(stop, str) else [word for word in items(stop) if isinstance(word, str)]
+    return Request(
+        model=text(field(body, "model")),
+        stream=field(body, "stream") is True,
+        temperature=number(field(body, "temperature")),
+        top_p=number(field(body, "top_p")),
+        top_k=count(field(body, "top_k")),
+        max_tokens=count(field(body, "max_tokens")),
+        seed=count(field(body, "random_seed")),
+        frequency_penalty=number(field(body, "frequency_penalty")),
+        presence_penalty=number(field(body, "presence_penalty")),
+        choice_count=count(field(body, "n")),
+        output_type=_output_type(field(body, "response_format")),
+        message_count=len(messages) or None,
+        messages=_messages(body) if content else None,
+        tools=[_tool(tool) for tool in items(field(body, "tools"))] or None if content else None,
+        stop_sequences=stops or None if content else None,
+    )
+
+
+def _messages(body: Any) -> list[Message] | None:
+    messages = [read_message(message) for message in items(field(body, "messages"))]
+    # Fill in the middle: what stands before, and after.
+    around = [text(field(body, name)) for name in ("prompt", "suffix")]
+    parts = [{"type": "text", "content": words} for words in around if words is not None]
+    return messages or ([Message("user", parts)] if parts else None)
+
+
+def _output_type(response_format: Any) -> str | None:
+    kind = text(field(response_format, "type"))
+    return "json" if kind is not None and kind.startswith("json") else kind
+
+
+def _tool(tool: Any) -> Mapping[str, Any]:
+    """A tool's definition: type and name, as the semantic conventions want by default."""
+    kind = text(field(tool, "type")) or "function"
+    return without_none({"type": kind, "name": text(field(field(tool, "function"), "name"))})
+
+
+def read_embeddings_request(arguments: Mapping[str, Any], content: bool) -> Request:
+    """An embeddings request in our words; its texts are never told."""
+    body = document(arguments["body"])
+    inputs = field(body, "input")
+    encoding = text(field(body, "encoding_format"))
+    return Request(
+        model=text(field(body, "model")),
+        dimensions=count(field(body, "output_dimension")),
+        encoding_formats=None if encoding is None else [encoding],
+        input_count=1 if isinstance(inputs, str) else len(items(inputs)) or None,
+    )
+
+
+def _generating(operation: Operation) -> Endpoint:
+    return Endpoint(
+        operation=operation,
+        read_request=read_request,
+        read_response=read_response,
+        fold_chunk=fold_chunk,
+        is_content=has_content,
+        is_complete=is_done,
+    )
+
+
+CHAT: Final = _generating(Operation.CHAT)
+COMPLETION: Final = _generating(Operation.TEXT_COMPLETION)
+EMBEDDINGS: Final = Endpoint(
+    operation=Operation.EMBEDDINGS,
+    read_request=read_embeddings_request,
+    read_response=read_embeddings,
+)
+_PATHS: Final = (
+    ("/fim/completions", COMPLETION),
+    ("/chat/completions", CHAT),
+    ("/agents/completions", CHAT),
+    ("/embeddings", EMBEDDINGS),
+    (":rawPredict", CHAT),
+    (":streamRawPredict", CHAT),
+)
