@@ -54,7 +54,7 @@ demo: $(VENV)/.demo  ## answer questions with a real RAG service, and show its t
 # --- test --------------------------------------------------------------------------------------------
 
 unit: $(VENV)/.complete  ## the tests that take seconds
-	$(PYTEST) -m "not integration and not soak" $(ARGS)
+	$(PYTEST) -m "not integration and not exhaustive and not soak" $(ARGS)
 
 test: $(VENV)/.complete services  ## all tests: unit and integration
 	$(PYTEST) $(ARGS)

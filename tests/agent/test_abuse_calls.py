@@ -24,6 +24,8 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.testing import InMemoryExporter
 from scenarios import SCENARIOS, Scenario
 
+pytestmark = pytest.mark.exhaustive
+
 # Values that raise when they are looked at, which readers do; it is told once, as a fault.
 TELL_OF_A_FAULT = {
     "results_are_the_very_objects",

@@ -13,6 +13,8 @@ import pytest
 from neuronscope.governor import GRANT_NS, Budget, Site
 from neuronscope.signals.records import Fidelity
 
+pytestmark = pytest.mark.exhaustive
+
 PATTERNS = 10_000
 KINDS = ("steady", "bursts", "tiny", "giant", "awaits", "slow disk", "threads", "cold", "two models")
 MS = 1_000_000

@@ -22,6 +22,8 @@ from neuronscope_exporters import nsz
 from neuronscope_exporters.nsz import layout
 from neuronscope_exporters.nsz.layout import ChunkClass, ChunkHeader, Guard, Op, Topic
 
+pytestmark = pytest.mark.exhaustive
+
 SPANS = {
     number: SpanRecord(
         7,
@@ -467,3 +469,45 @@ def test_limits_can_be_set_and_are_told(tmp_path: Path, limits: nsz.Limits) -> N
     sample(tmp_path / "a.nsz", close=True)
     with pytest.raises(NszLimitError):
         _ = nsz.read(tmp_path / "a.nsz", limits).spans
+
+
+# --- many damages -----------------------------------------------------------------------------------
+
+
+def damage_somehow(data: bytes, source: random.Random) -> bytes:
+    """One of the ways in which a file goes bad."""
+    kind = source.choice(("flip", "flips", "noise", "zeros", "hole", "cut", "tail"))
+    damaged = bytearray(data)
+    at = source.randrange(len(data))
+    size = min(source.choice((1, 16, 64, 512, 4096)), len(data) - at)
+    if kind == "flip":
+        damaged[at] ^= 1 << source.randrange(8)
+    elif kind == "flips":
+        for _ in range(source.randrange(2, 20)):
+            damaged[source.randrange(len(data))] ^= 1 << source.randrange(8)
+    elif kind == "noise":
+        damaged[at : at + size] = source.randbytes(size)
+    elif kind == "zeros":
+        damaged[at : at + size] = bytes(size)
+    elif kind == "hole":
+        del damaged[at : at + size]
+    elif kind == "cut":
+        del damaged[at:]
+    else:
+        damaged += source.randbytes(size)
+    return bytes(damaged)
+
+
+@pytest.mark.parametrize("damages", [300, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_no_damage_returns_a_wrong_value(tmp_path: Path, damages: int) -> None:
+    """Flips, noise, zeroed and missing stretches, cuts, rubbish at the end; median loss at most one chunk."""
+    files = [sample(tmp_path / f"{close}.nsz", close=close) for close in (True, False)]
+    path = tmp_path / "damaged.nsz"
+    source = random.Random(damages)
+    lost: list[int] = []
+    for number in range(damages):
+        path.write_bytes(damage_somehow(files[number % 2], source))
+        spans, tensors, reported = examine(path)
+        assert reported or (spans, tensors) == (120, 6)
+        lost.append((120 - spans) // 20 + 6 - tensors)
+    assert sorted(lost)[len(lost) // 2] <= 1
