@@ -77,6 +77,16 @@ def test_an_unreadable_file_is_told(tmp_path: Path, content: bytes) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_missing_extra_is_told_before_the_program_starts(tmp_path: Path) -> None:
+    """Which package, and the command that installs it."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['grpc'] = None\n")
+    with_grpc = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+    done = neuronscope("run", "python", "-c", "print('ran')", PYTHONPATH=str(tmp_path), **with_grpc)
+    assert done.returncode == 1
+    assert 'pip install "neuronscope[grpc]"' in done.stderr
+    assert done.stdout == ""
+
+
 def test_run_ends_as_the_program_does() -> None:
     """Its exit code, its output, its arguments."""
     done = neuronscope("run", "python", "-c", "import sys; print(sys.argv[1:]); sys.exit(7)", "--flag", "-m")

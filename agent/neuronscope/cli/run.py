@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import socket
@@ -12,7 +13,7 @@ from typing import Final
 
 import click
 
-from neuronscope.exceptions import ConfigError
+from neuronscope.exceptions import ConfigError, MissingDependencyError
 from neuronscope.settings import Settings
 
 SITE: Final = Path(__file__).resolve().parent.parent / "_site"
@@ -56,7 +57,10 @@ def check(settings: Settings) -> None:
 
     Raises:
         ConfigError: the port is taken, or the directory cannot be written.
+        MissingDependencyError: what a setting asks for needs a package that is not installed.
     """
+    if settings.otlp_protocol == "grpc" and importlib.util.find_spec("grpc") is None:
+        raise MissingDependencyError("OTLP over gRPC", "grpcio", "grpc")
     if settings.prometheus:
         host, _, port = settings.prometheus.rpartition(":")
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
