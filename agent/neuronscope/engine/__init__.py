@@ -408,6 +408,12 @@ class Engine:
         span.own = {**own, **cast("Mapping[str, Any]", decision.attributes or {})}
         return span
 
+    def discard(self, span: LightSpan) -> None:
+        """Forget a span whose call was never made."""
+        if span.end_time is None:
+            span.end_time = time.time_ns()
+            self.budget.leave()
+
     def finish(self, span: LightSpan) -> None:
         """End a span, once, and hand it to the worker."""
         if span.end_time is not None:

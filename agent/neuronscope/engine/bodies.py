@@ -75,6 +75,10 @@ class EventReader:
                     self._state.close("complete")
                 else:
                     self._state.take(event)
+        self._bound()
+
+    def _bound(self) -> None:
+        """Give up on a body whose events do not end."""
         if len(self._rest) > MAX_BODY_BYTES:
             self._decode, self._rest = None, b""
 
@@ -84,6 +88,29 @@ class EventReader:
             self._state.fail(error)
         else:
             self._state.close(end)
+
+
+class LineReader(EventReader):
+    """JSON lines: each is a chunk of the stream, as bytes."""
+
+    __slots__ = ()
+
+    def take(self, data: bytes) -> None:
+        """Split off the lines that are complete."""
+        if self._decode is None:
+            return
+        *lines, self._rest = (self._rest + self._decode(data)).split(b"\n")
+        for line in lines:
+            if text := line.strip():
+                self._state.take(text)
+        self._bound()
+
+    def close(self, end: StreamEnd, error: BaseException | None = None) -> None:
+        """The body is over; its last line may lack its end."""
+        rest = self._rest.strip()
+        if rest and end == "complete":
+            self._state.take(rest)
+        super().close(end, error)
 
 
 class BodyCollector:
@@ -147,6 +174,12 @@ def content_encoding(response: Any) -> str:
 def is_event_stream(response: Any) -> bool:
     """Is the body a stream of server-sent events?"""
     return str(response.headers.get("content-type") or "").startswith("text/event-stream")
+
+
+def is_line_stream(response: Any) -> bool:
+    """Is the body a stream of JSON lines?"""
+    kind = str(response.headers.get("content-type") or "").partition(";")[0].strip()
+    return kind in ("application/stream+json", "application/x-ndjson", "application/jsonl")
 
 
 def content_if_read(response: Any) -> bytes | None:

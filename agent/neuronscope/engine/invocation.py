@@ -99,6 +99,16 @@ class Invocation:
         self._context = context
         self._token = otel_context.attach(context)
 
+    def context(self) -> otel_context.Context:
+        """The context in which the call is made."""
+        return self._context if self._context is not None else otel_context.get_current()
+
+    def give_up(self) -> bool:
+        """The call was never made."""
+        self.leave()
+        self._engine.discard(self.span)
+        return True
+
     def leave(self) -> None:
         """Give the caller's context back.
 
@@ -188,6 +198,8 @@ class Invocation:
         reader: bodies.BodyReader
         if bodies.is_event_stream(response):
             reader = bodies.EventReader(self._stream_state(), decode)
+        elif bodies.is_line_stream(response):
+            reader = bodies.LineReader(self._stream_state(), decode)
         else:
             reader = bodies.BodyCollector(self.finish_later, decode)
         return bodies.read_along(response, self.site, reader)

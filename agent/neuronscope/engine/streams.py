@@ -13,7 +13,7 @@ import inspect
 import time
 from array import array
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import Endpoint, Response
@@ -147,7 +147,9 @@ def observe(inner: Any, state: StreamState) -> Any:
 
 def observe_generator(inner: Any, state: StreamState) -> Any:
     """The generator to hand out in the place of `inner`, sync or async: of the same type."""
-    return _observed_async(inner, state) if inspect.isasyncgen(inner) else observe(inner, state)
+    if inspect.isasyncgen(inner):
+        return _observed_async(cast("AsyncGenerator[Any, None]", inner), state)
+    return observe(inner, state)
 
 
 async def _observed_async(inner: AsyncGenerator[Any, None], state: StreamState) -> AsyncGenerator[Any, None]:

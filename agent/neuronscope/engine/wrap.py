@@ -18,6 +18,7 @@ from neuronscope.engine import ENGINE
 from neuronscope.engine.context import propagate
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.imports import after_import
+from neuronscope.engine.managers import observe_manager
 from neuronscope.instrumentation import ClientIntegration, HandOff, WrappedMethod
 
 Undo = Callable[[], None]
@@ -181,6 +182,10 @@ def wrapper_for(
             if not GUARD.always(site, invocation.fail, error):
                 GUARD.always(site, invocation.leave)
             raise
+        if method.manager:
+            if not GUARD.always(site, observe_manager, result, invocation):
+                GUARD.always(site, invocation.give_up)
+            return result
         if not GUARD.always(site, invocation.succeed, result):
             GUARD.always(site, invocation.leave)
         return result if invocation.replacement is None else invocation.replacement
@@ -189,7 +194,7 @@ def wrapper_for(
 
 
 def _positional_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of positional arguments, in order; those that ``*args`` takes are called ``*0``, ``*1``, …"""
+    """Names of positional arguments, in order; what ``*args`` takes is called ``*0``, ``*1`` and so on."""
     names: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:

@@ -207,8 +207,8 @@ class Stream:
 
     Attributes:
         is_stream: ``(result) -> bool``.
-        get_iterator: ``(stream) -> iterator`` of parsed chunks, sync or async.  None: the result is a generator,
-            and the service gets one of the same type in its place.
+        get_iterator: ``(stream) -> iterator`` of parsed chunks, sync or async.  None: the result is a
+            generator, and the service gets one of the same type in its place.
         set_iterator: ``(stream, iterator)`` puts ours in its place.
         body: ``(stream) -> the httpx-like response below it``, whose closing ends the stream.  Without it,
             `close` and `aclose` of the stream object are watched.
@@ -227,8 +227,9 @@ class WrappedMethod:
     Attributes:
         target: ``"module:Class.method"``, or ``"module:function"``.
         snapshot: ``(instance, arguments by name, content) -> Snapshot``, or None when this call is none
-            of ours (it then runs untouched).  What ``*args`` takes is called ``*0``, ``*1``, ….  Runs in the caller's thread before the call: keep it
-            below a microsecond or two, read no payload, consume nothing.
+            of ours (it then runs untouched).  What ``*args`` takes is called ``*0``, ``*1``.  Runs in the
+            caller's thread before the call: keep it below a microsecond or two, read no payload, consume
+            nothing.
         unwrap: ``(result) -> result to read``: e.g. the parsed object inside a raw response.  It must
             not parse, read or change anything; None when there is nothing to read yet.
         stream: how to observe a streamed result.
@@ -237,6 +238,8 @@ class WrappedMethod:
         body: ``(result) -> the httpx-like response inside a raw result``, or None.  The engine reads along
             when the service reads it: `Endpoint.read_response` gets the document, `Endpoint.fold_chunk` and
             `Endpoint.is_content` each server-sent event, as bytes.
+        manager: the method is a ``@contextmanager``: its call is made when the block is entered, and what the
+            block gets is the result.
         in_process: the work is done in this process (the span is INTERNAL, not CLIENT).
         model: ``(instance, arguments by name) -> model``: the in-process model whose layers are watched
             during the call.
@@ -249,6 +252,7 @@ class WrappedMethod:
     stream: Stream | None = None
     inject_headers: Callable[[Any, dict[str, Any], Mapping[str, str]], None] | None = None
     body: Callable[[Any], Any] | None = None
+    manager: bool = False
     in_process: bool = False
     model: Callable[[Any, Mapping[str, Any]], Any] | None = None
     optional: bool = False
