@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from neuronscope.engine.fingerprint_query import QueryFacts, query_facts
@@ -83,7 +84,7 @@ def start_facts(operation: Operation, target: str | None, peer: Peer, method: st
 
 def request_facts(request: Request, limit: int) -> Pairs:
     """The request's attributes; content as JSON of at most `limit` characters."""
-    yield from _scalars(request, _REQUEST)
+    yield from _read_request(request)
     if request.stream:
         yield names.REQUEST_STREAM, True
     if request.choice_count is not None and request.choice_count != 1:
@@ -116,7 +117,7 @@ def query_attributes(facts: QueryFacts) -> Pairs:
 
 def response_facts(response: Response, metric: str | None, limit: int) -> Pairs:
     """The response's attributes; `metric` is what the request knew of how to read scores."""
-    yield from _scalars(response, _RESPONSE)
+    yield from _read_response(response)
     if response.messages is not None:
         truncated: list[str] = []
         yield _content(names.OUTPUT_MESSAGES, list(map(message_dict, response.messages)), limit, truncated)
@@ -154,7 +155,8 @@ def hit_facts(queries: Sequence[Sequence[Hit]], metric: str | None) -> Pairs:
 def score_band(scores: Sequence[float], metric: str | None) -> tuple[float, float, float] | None:
     """Best score, worst score and relative margin of one query, direction by the metric.
 
-    Margin: ``|best - worst| / max(|best|, eps)`` (research/demand.md §3).
+    The margin says how far the best hit stands out: ``(best - worst) / max(|best|, eps)`` for similarities,
+    ``(worst - best) / max(worst, eps)`` for distances, where the best may be 0.
     """
     finite = [score for score in scores if math.isfinite(score)]
     if not finite:
@@ -162,7 +164,8 @@ def score_band(scores: Sequence[float], metric: str | None) -> tuple[float, floa
     smaller_is_better = (metric or "").lower() in DISTANCES
     best = min(finite) if smaller_is_better else max(finite)
     worst = max(finite) if smaller_is_better else min(finite)
-    return best, worst, abs(best - worst) / max(abs(best), EPSILON)
+    scale = worst if smaller_is_better else best
+    return best, worst, abs(best - worst) / max(abs(scale), EPSILON)
 
 
 def stream_facts(state: StreamState, start_perf_ns: int) -> Pairs:
@@ -188,11 +191,20 @@ def _content(key: str, items: Any, limit: int, truncated: list[str]) -> tuple[st
     return key, text
 
 
-def _scalars(facts: Request | Response, table: Sequence[tuple[str, str]]) -> Pairs:
-    for field, key in table:
-        value = getattr(facts, field)
-        if value is not None:
-            yield key, value
+class _Scalars:
+    """Reads the fields that become attributes as they are, in one go."""
+
+    def __init__(self, table: Sequence[tuple[str, str]]) -> None:
+        self._read = attrgetter(*(field for field, _ in table))
+        self._keys = tuple(key for _, key in table)
+
+    def __call__(self, facts: Request | Response) -> list[tuple[str, Any]]:
+        found = zip(self._keys, self._read(facts), strict=True)
+        return [(key, value) for key, value in found if value is not None]
+
+
+_read_request: Final = _Scalars(_REQUEST)
+_read_response: Final = _Scalars(_RESPONSE)
 
 
 def span_name(operation: Operation, target: str | None, method: str) -> str:

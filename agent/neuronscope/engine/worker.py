@@ -3,7 +3,7 @@
 The service's threads only append to a queue.  The queue is bounded by count and by bytes; when it
 fills, full tensors go first, then summaries, then spans, always the newest, each drop counted.  Work is
 sliced: after `SLICE` spans the GIL is offered to others, since building a large batch in one go delays
-their wake-ups by milliseconds (research/perf.md §1).
+their wake-ups by milliseconds.
 
 Whatever an exporter does, nobody waits for it longer than asked: only this thread calls exporters, and
 `flush` and `stop` wait for the thread with a timeout.

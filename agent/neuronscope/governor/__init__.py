@@ -1,11 +1,14 @@
-"""The overhead governor: captures are paid for out of a budget that observed work earns (design §7).
+"""The overhead governor: captures are paid for out of a budget that observed work earns.
 
     costs.py      what a capture will cost, learned by site and size
     turns.py      whose turn it is: the layer that has waited longest, then those that looked abnormal
     accounts.py   who spent what
-    budget.py     the token bucket, the ladder, the judgement
+    observed.py   how much work was observed
+    budget.py     the token bucket, and the judgement
+    ladder.py     the visible state, and who is told of its changes
     ledger.py     whom the worker works for
     measured.py   the same overhead, measured: captures off and on in alternating blocks
+    steward.py    all of it, in a running process
 
 A capture is taken at the highest fidelity that the balance affords, so the ceiling holds by construction:
 what was spent exceeds what was earned by the starting grant and one mispredicted capture at most.
@@ -15,8 +18,18 @@ Spans, tokens, errors and propagation are never withheld; they are accounted for
 from __future__ import annotations
 
 from neuronscope.governor.accounts import Account
-from neuronscope.governor.budget import AGENT_FORGETS_S, GRANT_NS, MIN_JUDGED_NS, Budget, Coverage
+from neuronscope.governor.budget import AGENT_FORGETS_S, GRANT_NS, MIN_JUDGED_NS, Budget, Coverage, Group
 from neuronscope.governor.ledger import Ledger
 from neuronscope.governor.turns import Site
 
-__all__ = ["AGENT_FORGETS_S", "GRANT_NS", "MIN_JUDGED_NS", "Account", "Budget", "Coverage", "Ledger", "Site"]
+__all__ = [
+    "AGENT_FORGETS_S",
+    "GRANT_NS",
+    "MIN_JUDGED_NS",
+    "Account",
+    "Budget",
+    "Coverage",
+    "Group",
+    "Ledger",
+    "Site",
+]

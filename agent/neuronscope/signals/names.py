@@ -199,7 +199,9 @@ RETRIEVAL_SCORES: Final = _attribute("neuronscope.retrieval.scores", "double[]",
 RETRIEVAL_TOP_SCORE: Final = _attribute("neuronscope.retrieval.top_score", "double", "Best score.")
 RETRIEVAL_KTH_SCORE: Final = _attribute("neuronscope.retrieval.kth_score", "double", "Worst returned score.")
 RETRIEVAL_MARGIN: Final = _attribute(
-    "neuronscope.retrieval.margin", "double", "(best - worst) / max(|best|, eps), direction normalised."
+    "neuronscope.retrieval.margin",
+    "double",
+    "How far the best hit stands out: (best - worst) / |best|; of distances, over the worst.",
 )
 RETRIEVAL_RETURNED: Final = _attribute("neuronscope.retrieval.returned", "int", "Hits returned.")
 RETRIEVAL_EMPTY: Final = _attribute("neuronscope.retrieval.empty", "boolean", "No hit at all.")
