@@ -24,10 +24,10 @@ def fit_json(items: Any, limit: int) -> tuple[str, bool]:
 
     Of too many items the first (the system prompt) and the last ones stay.
     """
-    value: Any = items if isinstance(items, Mapping | Sequence) else list(items)
+    value = cast("Any", items if isinstance(items, Mapping | list | tuple) else list(items))
     shape = _Shape(value)
     whole = True
-    while shape.cap(limit) < SHORTEST and isinstance(value, Sequence) and len(value) > 2:
+    while shape.cap(limit) < SHORTEST and not isinstance(value, Mapping) and len(value) > 2:
         keep = max(1, len(value) // 2)
         value = [value[0], *islice(value, len(value) - keep + 1, None)]
         shape, whole = _Shape(value), False
@@ -99,7 +99,7 @@ class _Copy:
         if isinstance(value, Mapping):
             pairs = cast("Mapping[object, object]", value).items()
             return {self._text(str(key)): self.of(item, depth + 1) for key, item in pairs}
-        if isinstance(value, bytes | bytearray | memoryview):
+        if isinstance(value, bytes | bytearray):
             self.whole = False
             return f"[{len(value)} bytes sha256:{hashlib.sha256(value).hexdigest()[:16]}]"
         if isinstance(value, list | tuple):

@@ -8,7 +8,7 @@ left out, and its children become ours.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
@@ -42,8 +42,11 @@ def is_same_call(span: Any, snapshot: Snapshot) -> bool:
     A client's span with the same operation, and the same model as far as both name one.  A framework's
     span around several calls (an agent, a chain, a retriever with its own embedding) is none.
     """
-    attributes = getattr(span, "attributes", None)
-    if not isinstance(attributes, Mapping) or not _is_client(span, attributes):
+    found: object = getattr(span, "attributes", None)
+    if not isinstance(found, Mapping):
+        return False
+    attributes = cast("Mapping[str, Any]", found)
+    if not _is_client(span, attributes):
         return False
     if _operation(attributes) is not snapshot.endpoint.operation:
         return any(attributes.get(key) == snapshot.peer.provider for key in _SYSTEMS)
