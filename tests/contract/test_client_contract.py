@@ -18,6 +18,7 @@ import pytest
 from opentelemetry import context as otel_context
 
 import client_anthropic
+import client_cohere
 import client_mistral
 import client_ollama
 import neuronscope as ns
@@ -41,7 +42,7 @@ from neuronscope.testing.fake_provider import FakeProvider, Reply
 
 pytestmark = pytest.mark.integration
 
-CASES = (client_anthropic.CASE, client_ollama.CASE, client_mistral.CASE)
+CASES = (client_anthropic.CASE, client_ollama.CASE, client_mistral.CASE, client_cohere.CASE)
 each_client = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
@@ -136,12 +137,13 @@ def test_embeddings_are_one_span_and_no_difference(case: ClientCase, server: Fak
 @each_client
 def test_errors_go_through_and_are_told_by_type(case: ClientCase, server: FakeProvider) -> None:
     """A refusal, no answer, an answer that does not come in time; sync and async, plain and streamed."""
-    replies: dict[str, Reply] = {
-        "refused": case.error(401, CANARY),
-        "silent": Reply(body={}, cut_after=0),
-        "slow": Reply(body={}, delay_s=3),
+    refused = case.error(401, CANARY)
+    replies: dict[str, tuple[Reply, Reply]] = {
+        "refused": (refused, refused),
+        "silent": (Reply(body={}, cut_after=0), case.stream_reply(WORDS, cut_after=0)),
+        "slow": (Reply(body={}, delay_s=3), case.stream_reply(WORDS, delay_s=3)),
     }
-    for kind, reply in replies.items():
+    for kind, (reply, streamed) in replies.items():
 
         def chat(client: Any, server: FakeProvider, reply: Reply = reply) -> Any:
             server.reply(reply)
@@ -151,11 +153,11 @@ def test_errors_go_through_and_are_told_by_type(case: ClientCase, server: FakePr
             server.reply(reply)
             return await case.achat(client)
 
-        def stream(client: Any, server: FakeProvider, reply: Reply = reply) -> Any:
+        def stream(client: Any, server: FakeProvider, reply: Reply = streamed) -> Any:
             server.reply(reply)
             return drain(case.stream(client))
 
-        async def astream(client: Any, server: FakeProvider, reply: Reply = reply) -> Any:
+        async def astream(client: Any, server: FakeProvider, reply: Reply = streamed) -> Any:
             server.reply(reply)
             return await adrain(await case.astream(client))
 

@@ -42,6 +42,7 @@ CLIENTS: Final[dict[str, Entry]] = {
     "anthropic": Entry("neuronscope_instrumentation.anthropic:ANTHROPIC", "anthropic", "anthropic"),
     "ollama": Entry("neuronscope_instrumentation.ollama:OLLAMA", "ollama", "ollama"),
     "mistral": Entry("neuronscope_instrumentation.mistral:MISTRAL", "mistralai", "mistral"),
+    "cohere": Entry("neuronscope_instrumentation.cohere:COHERE", "cohere", "cohere"),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
     "sentence_transformers": Entry(
         "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",

@@ -1,0 +1,39 @@
+"""The Cohere SDK, 5.x to the newest: chat of both API versions, generate, embeddings and reranking.
+
+Two choke points, `request` and `stream` of the HTTP client, are looked up when a call is made: they see
+clients of both versions, raw responses, and methods that a client has bound when it was made.  The path
+decides what a request is; the others run untouched.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from neuronscope.instrumentation import ClientIntegration, Kind, WrappedMethod
+from neuronscope_instrumentation.cohere.requests import inject_headers, snapshot
+
+
+def _response(result: Any) -> Any:
+    return result  # an HTTP response already
+
+
+def _http(client: str, function: str) -> WrappedMethod:
+    return WrappedMethod(
+        target=f"cohere.core.http_client:{client}.{function}",
+        snapshot=snapshot,
+        body=_response,
+        inject_headers=inject_headers,
+        manager=function == "stream",
+    )
+
+
+COHERE: Final = ClientIntegration(
+    name="cohere",
+    requires="cohere>=5.5",
+    kind=Kind.LLM,
+    methods=tuple(
+        _http(client, function)
+        for client in ("HttpClient", "AsyncHttpClient")
+        for function in ("request", "stream")
+    ),
+)

@@ -1,0 +1,65 @@
+"""Messages in OpenTelemetry's schema.  Only called when content may be recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from neuronscope.instrumentation import Message
+from neuronscope_instrumentation.common.fields import field, items, text
+from neuronscope_instrumentation.common.parts import Part, address, tool_call, without_none
+
+_ROLES: Final = {"chatbot": "assistant"}
+
+
+def read_message(message: Any) -> Message:
+    """One message of version 2, as it was sent."""
+    role = text(field(message, "role")) or "user"
+    content = field(message, "content")
+    if role == "tool":
+        response: Any = content if isinstance(content, str) else list(content_parts(content))
+        answer = {
+            "type": "tool_call_response",
+            "id": text(field(message, "tool_call_id")),
+            "response": response,
+        }
+        return Message(role, [without_none(answer)])
+    return Message(role, list(answer_parts(message)))
+
+
+def read_turn(turn: Any) -> Message:
+    """One turn of a version 1 history."""
+    role = (text(field(turn, "role")) or "user").lower()
+    words = text(field(turn, "message"))
+    parts: list[Part] = [] if words is None else [{"type": "text", "content": words}]
+    return Message(_ROLES.get(role, role), parts)
+
+
+def answer_parts(message: Any) -> Iterator[Part]:
+    """The parts of a message of version 2: thinking, text, tool calls."""
+    yield from content_parts(field(message, "content"))
+    for call in items(field(message, "tool_calls")):
+        function = field(call, "function")
+        yield tool_call(text(field(call, "id")), text(field(function, "name")), field(function, "arguments"))
+
+
+def content_parts(content: Any) -> Iterator[Part]:
+    """The parts of a content: a text, or a list of blocks."""
+    if isinstance(content, str):
+        if content:
+            yield {"type": "text", "content": content}
+        return
+    for block in items(content):
+        yield _part(block)
+
+
+def _part(block: Any) -> Part:
+    kind = text(field(block, "type")) or "unknown"
+    if kind == "text":
+        return {"type": "text", "content": text(field(block, "text")) or ""}
+    if kind == "thinking":
+        return {"type": "reasoning", "content": text(field(block, "thinking")) or ""}
+    if kind == "image_url":
+        value = field(block, "image_url")
+        return address("image", text(field(value, "url")) or "")
+    return {"type": kind}
