@@ -33,6 +33,7 @@ Resource = dict[str, AttributeValue]
 Record = SpanRecord | LayerRecord | SpanEvent
 _T = TypeVar("_T")
 _HEAD: Final = 4096
+_READ_AHEAD: Final = 64  # chunks
 _FOREVER: Final = 2**64
 _ALWAYS: Final = (0, _FOREVER)
 _LAYERS: Final = frozenset({Topic.TENSOR_SUMMARY, Topic.TENSOR_REF})
@@ -333,13 +334,15 @@ class NszFile:
         found: list[_T] = []
         names = {layout.TOPIC_NAMES[topic] for topic in topics}
         start, end = within
-        for place in self._directory.chunks:
-            if (
-                place.chunk_class is not ChunkClass.SMALL
-                or place.first_time >= end
-                or place.last_time < start
-            ):
-                continue
+        places = [
+            place
+            for place in self._directory.chunks
+            if place.chunk_class is ChunkClass.SMALL and place.first_time < end and place.last_time >= start
+        ]
+        for number, place in enumerate(places):
+            if number % _READ_AHEAD == 0:  # on a cold file the disk's answers overlap
+                for later in places[number : number + 2 * _READ_AHEAD]:
+                    self._source.will_need(later.offset, later.length)
             for channel, data in self._messages(place):
                 if self._topics.get(channel) not in names:
                     continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -117,9 +118,17 @@ class Source:
         if self._map is None:
             try:
                 self._map = mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ)
+                # Else the system reads megabytes around a page that it lacks; see `will_need`.
+                self._map.madvise(mmap.MADV_RANDOM)
             except (OSError, ValueError) as error:
                 raise NszError(f"{self.path} cannot be mapped: {error}") from None
+        self.will_need(offset, length)
         return memoryview(self._map)[offset : offset + length]
+
+    def will_need(self, offset: int, length: int) -> None:
+        """Have the system read a part of the file ahead, in the background; nothing if it has it."""
+        with suppress(OSError):  # only a hint, which some file systems do not take
+            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def _check_open(self) -> None:
         if self._fd < 0:
