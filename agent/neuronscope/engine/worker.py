@@ -2,8 +2,8 @@
 
 The service's threads only append to a queue.  The queue is bounded by count and by bytes; when it
 fills, full tensors go first, then summaries, then spans, always the newest, each drop counted.  Work is
-sliced: after `SLICE` spans the GIL is offered to others, since building a large batch in one go delays
-their wake-ups by milliseconds.
+sliced: after `SLICE` spans (more when they pile up) the GIL is offered to others, since building a large
+batch in one go delays their wake-ups by milliseconds.
 
 Whatever an exporter does, nobody waits for it longer than asked: only this thread calls exporters, and
 `flush` and `stop` wait for the thread with a timeout.
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from neuronscope.recording import Recording
 
 SLICE: Final = 16
+PILE: Final = 64
+LONGEST_SLICE: Final = 256
 # How long the worker waits after the first item for more: it wakes 20 times a second at most.
 LINGER_S: Final = 0.05
 # Share of the byte limit beyond which full tensors, and then summaries, are turned away.
@@ -53,6 +55,7 @@ LAYER_BYTES: Final = 512
 MAX_EVENTS: Final = 256  # of the agent itself, in one batch
 # What `stop` keeps of its time for the interpreter's own end.
 EXIT_RESERVE_S: Final = 0.1
+PROCESS_SHARE: Final = 0.6
 FAULT_PAUSE_S: Final = 1.0
 ExporterSource = Sequence[Exporter] | Callable[[], Sequence[Exporter]]
 
@@ -378,7 +381,9 @@ class Worker:
 
     def _slice(self) -> None:
         queue = self._queue
-        for _ in range(SLICE):
+        # A thread of the service that never rests gives the GIL away every 5 ms only: when items pile up, more
+        # of them have to fit into each of our turns, or the queue overflows.
+        for _ in range(max(SLICE, min(len(queue) // PILE, LONGEST_SLICE))):
             try:
                 item, nbytes = queue.popleft()
             except IndexError:
@@ -432,7 +437,9 @@ class Worker:
                     GUARD.contain(f"exporter.{exporter.name}", exporter.export, batch)
 
     def _finish_up(self, deadline: float, *, last: bool) -> bool:
-        done = self._process(deadline)
+        # At the end exporters need time, too: to send, and to count what they could not.
+        now = time.monotonic()
+        done = self._process(now + PROCESS_SHARE * (deadline - now) if last else deadline)
         self._export()
         if last:
             # Counted before exporters push their last metrics.
