@@ -71,11 +71,11 @@ class Invocation:
         "_engine",
         "_method",
         "_observing",
+        "_replacement",
         "_token",
         "_unwrapped",
         "_watch",
         "call",
-        "replacement",
         "site",
         "span",
     )
@@ -84,7 +84,7 @@ class Invocation:
         self._engine = engine
         self._observing = False
         self._unwrapped = False
-        self.replacement: Any = None  # what the service gets instead of a generator
+        self._replacement: Any = None  # what the service gets instead of a generator
         self._method = method
         self.site = site
         self.span = span
@@ -143,6 +143,11 @@ class Invocation:
             if not later:
                 self._engine.finish(self.span)
         return True
+
+    def hand_out(self, result: Any) -> Any:
+        """What the service gets: the result, or the observed generator in its place, of which we let go."""
+        replacement, self._replacement = self._replacement, None
+        return result if replacement is None else replacement
 
     def _read_later(self, result: Any) -> bool:
         """Does the result end later than the call?  If so, arrange for it."""
@@ -213,7 +218,7 @@ class Invocation:
     def _observe_stream(self, stream: Stream, result: Any) -> None:
         state = self._stream_state()
         if stream.get_iterator is None or stream.set_iterator is None:
-            self.replacement = observe_generator(result, state)
+            self._replacement = observe_generator(result, state)
             self._observing = True
             return
         inner = stream.get_iterator(result)

@@ -166,7 +166,7 @@ def wrapper_for(
                 raise
             if not GUARD.always(site, invocation.succeed, result):
                 GUARD.always(site, invocation.leave)
-            return result if invocation.replacement is None else invocation.replacement
+            return invocation.hand_out(result)
 
         return async_wrapper
 
@@ -188,7 +188,7 @@ def wrapper_for(
             return result
         if not GUARD.always(site, invocation.succeed, result):
             GUARD.always(site, invocation.leave)
-        return result if invocation.replacement is None else invocation.replacement
+        return invocation.hand_out(result)
 
     return wrapper
 
