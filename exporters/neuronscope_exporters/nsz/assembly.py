@@ -45,8 +45,7 @@ class OpenChunk:
         if entries is None:
             self.index[channel] = [when, offset]
         else:
-            entries.append(when)
-            entries.append(offset)
+            entries += (when, offset)
 
     def counts(self) -> dict[int, int]:
         """Messages by channel."""

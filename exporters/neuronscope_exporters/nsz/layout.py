@@ -157,7 +157,7 @@ def channel(channel_id: int, schema_id: int, topic: str, encoding: str) -> bytes
 
 def message_header(channel_id: int, sequence: int, time: int, length: int) -> bytes:
     """Everything of a Message record before its data of `length` bytes."""
-    return MESSAGE.pack(Op.MESSAGE, MESSAGE_FIXED + length, channel_id, sequence & 0xFFFFFFFF, time, time)
+    return MESSAGE.pack(_MESSAGE, MESSAGE_FIXED + length, channel_id, sequence & 0xFFFFFFFF, time, time)
 
 
 def message_index(channel_id: int, entries: list[int]) -> bytes:

@@ -175,7 +175,10 @@ def split_planes(data: memoryview, itemsize: int) -> memoryview:
     """First the first bytes of all elements, then the second ones and so on: floats compress better so."""
     import numpy as np
 
-    planes = np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, itemsize).T)
+    elements = np.frombuffer(data, np.dtype(f"<u{itemsize}"))
+    planes = np.empty((itemsize, elements.size), np.uint8)
+    for number in range(itemsize):  # shifts are several times as fast as a transposition of bytes
+        np.right_shift(elements, 8 * number, out=planes[number], casting="unsafe")
     return planes.reshape(-1).data
 
 

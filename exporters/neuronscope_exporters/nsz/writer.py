@@ -39,6 +39,9 @@ _ITEMS: Final = {
     Topic.AGENT: "event",
 }
 
+_SPAN: Final = int(Topic.SPAN)  # plain numbers are packed faster
+_AGENT: Final = int(Topic.AGENT)
+
 
 def ignore(*_: object) -> None:
     """A callback that wants to know nothing."""
@@ -89,7 +92,7 @@ class NszWriter:
         self._compress_tensors = compress_tensors
         self._file_id = os.urandom(16)
         self._manifest = documents.encode(new_manifest(self._file_id, resources, segment, previous_segment))
-        self._compressor = zstandard.ZstdCompressor(level=1, write_checksum=False)
+        self._compress = zstandard.ZstdCompressor(level=1, write_checksum=False).compress
         # Definitions by channel, each written in the chunk that first uses it and in every checkpoint.
         self._definitions: list[tuple[int, bytes]] = list(fixed_definitions())
         self._tensor_channels: dict[str, int] = {}
@@ -139,7 +142,7 @@ class NszWriter:
         except (TypeError, ValueError, AttributeError, RecursionError):
             self._lose("span", "unencodable")
             return
-        self._append_small(Topic.SPAN, span.start_unix_ns, data)
+        self._append_small(_SPAN, span.start_unix_ns, data)
 
     def append_layer(self, layer: LayerRecord, resource: int = 0) -> None:
         """Add a layer record; a full tensor goes to the file at once."""
@@ -154,7 +157,7 @@ class NszWriter:
         except (TypeError, ValueError, AttributeError, RecursionError):
             self._lose("layer", "unencodable")
             return
-        topic = Topic.TENSOR_SUMMARY if reference is None else Topic.TENSOR_REF
+        topic = int(Topic.TENSOR_SUMMARY if reference is None else Topic.TENSOR_REF)
         self._append_small(topic, layer.time_unix_ns, data)
 
     def append_event(self, event: SpanEvent) -> None:
@@ -164,7 +167,7 @@ class NszWriter:
         except (TypeError, ValueError, AttributeError, RecursionError):
             self._lose("event", "unencodable")
             return
-        self._append_small(Topic.AGENT, event.time_unix_ns, data)
+        self._append_small(_AGENT, event.time_unix_ns, data)
 
     def flush(self) -> bool:
         """Hand everything appended to the system; False if anything was lost since the last flush."""
@@ -211,14 +214,16 @@ class NszWriter:
 
     # --- small records --------------------------------------------------------------------------
 
-    def _append_small(self, topic: Topic, when: int, data: bytes) -> None:
-        size = layout.MESSAGE.size + len(data)
-        if len(data) > layout.MAX_RECORD_JSON:
-            self._lose(_ITEMS[topic], "record_too_large")
+    def _append_small(self, topic: int, when: int, data: bytes) -> None:
+        size = len(data)
+        if size > layout.MAX_RECORD_JSON:
+            self._lose(_ITEMS[Topic(topic)], "record_too_large")
             return
-        if self._open.body and len(self._open.body) + size > layout.SMALL_CHUNK_BYTES:
+        chunk = self._open
+        if chunk.body and len(chunk.body) + layout.MESSAGE.size + size > layout.SMALL_CHUNK_BYTES:
             self._close_chunk()
-        self._open.add(topic, self._sequence, layout.clamp_time(when), data)
+            chunk = self._open
+        chunk.add(topic, self._sequence, when if 0 <= when < 1 << 64 else layout.clamp_time(when), data)
         self._sequence += 1
 
     def _close_chunk(self) -> None:
@@ -332,14 +337,11 @@ class NszWriter:
 
     def _pack(self, parts: list[Buffer]) -> tuple[str, list[Buffer]]:
         """(compression, stored bytes); plain where the ratio would look like a bomb to a reader."""
-        size = sum(map(len, parts))
-        compressor = self._compressor.compressobj(size=size)
-        packed: list[Buffer] = [compressor.compress(part) for part in parts]
-        packed.append(compressor.flush())
-        packed_size = sum(map(len, packed))
-        if size > layout.MAX_RATIO * max(packed_size, 64) or packed_size >= size:
+        whole = parts[0] if len(parts) == 1 else b"".join(parts)  # a copy is faster than compressing in parts
+        packed = self._compress(whole)
+        if len(whole) > layout.MAX_RATIO * max(len(packed), 64) or len(packed) >= len(whole):
             return "", parts
-        return "zstd", packed
+        return "zstd", [packed]
 
     def _count(
         self, chunk: layout.ChunkHeader, kind: ChunkClass, offset: int, index: dict[int, list[int]]
