@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -14,7 +13,7 @@ from collectors import Collector, serving
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 PATCH = {
-    "gevent": "from gevent import monkey; monkey.patch_all(); import gevent; spawn = gevent.spawn; nap = gevent.sleep",
+    "gevent": "import gevent.monkey; gevent.monkey.patch_all(); spawn = gevent.spawn; nap = gevent.sleep",
     "eventlet": "import eventlet; eventlet.monkey_patch(); spawn = eventlet.spawn; nap = eventlet.sleep",
 }
 WAIT = {"gevent": "gevent.joinall(jobs)", "eventlet": "[job.wait() for job in jobs]"}

@@ -45,7 +45,8 @@ def test_gunicorn_with_preload(tmp_path: Path, kind: str) -> None:
     with serving() as collector, (tmp_path / "log").open("wb") as log:
         command = [
             sys.executable, "-m", "neuronscope", "run", "-m", "gunicorn", "service:app", "--preload",
-            "--workers", "2", "--worker-class", kind, "--bind", f"127.0.0.1:{port}", "--graceful-timeout", "5",
+            "--workers", "2", "--worker-class", kind, "--bind", f"127.0.0.1:{port}",
+            "--graceful-timeout", "5",
         ]  # fmt: skip
         env = programs.environment()
         with programs.running(

@@ -23,6 +23,14 @@ from neuronscope.testing import InMemoryExporter
 RECORD = SpanRecord(1, 2, "span", SpanKind.INTERNAL, 1, 2, {})
 
 
+def return_record(item: Any) -> SpanRecord:
+    return RECORD
+
+
+def large(result: Any) -> int:
+    return 600_000
+
+
 class Rig:
     """A worker that does nothing until it is flushed, and what it lost."""
 
@@ -30,7 +38,7 @@ class Rig:
         self.lost: Counter[tuple[str, str]] = Counter()
         self.memory = InMemoryExporter()
         self.worker = Worker(
-            changes.pop("finish", lambda item: RECORD),
+            changes.pop("finish", return_record),
             [self.memory],
             {},
             interval_s=60,
@@ -204,15 +212,15 @@ def test_calls_with_large_results_are_bounded_by_bytes() -> None:
     """The adapter tells the size; 1 MB of results in a queue of 1 MB leaves no room for the next."""
     import dataclasses
 
-    big = dataclasses.replace(fakelib.CHAT, size=lambda result: 600_000)
+    big = dataclasses.replace(fakelib.CHAT, size=large)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fakelib, "CHAT", big)
         ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
         memory = InMemoryExporter()
         with ns.Platform(exporters=[memory], queue_max_bytes=1 << 20, export_interval_s=60):
             ns.instrument("fake")
-            worker = ENGINE._worker
-            assert worker is not None
+            engine: Any = ENGINE
+            worker: Worker = engine._worker
             assert worker.pause(5)
             for _ in range(3):
                 fakelib.Client().chat("x")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +77,7 @@ def run(
 @contextmanager
 def running(
     command: list[str], *, output: IO[bytes] | None = None, cwd: Path | None = None, **env: str
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Generator[subprocess.Popen[bytes]]:
     """A program in the background; ended, with its children, at the end of the block."""
     process = subprocess.Popen(
         command, env=environment(**env), cwd=cwd, stdout=output, stderr=output, start_new_session=True

@@ -117,7 +117,20 @@ client = victimlib.Client()
 # --- arguments and results ----------------------------------------------------------------------------
 @scenario
 def results_are_the_very_objects() -> Any:
-    objects = [object(), None, 0, "", [], {}, Evil(), EvilError(), iter([1]), (x for x in "ab"), type, stream]
+    objects: list[Any] = [
+        object(),
+        None,
+        0,
+        "",
+        [],
+        {},
+        Evil(),
+        EvilError(),
+        iter([1]),
+        (x for x in "ab"),
+        type,
+        stream,
+    ]
     return [client.call(lambda thing: thing, thing) is thing for thing in objects]
 
 
@@ -125,7 +138,8 @@ def results_are_the_very_objects() -> Any:
 def generators_are_not_consumed() -> Any:
     source = iter(range(5))
     generator = (n for n in range(5))
-    next(source), next(generator)
+    next(source)
+    next(generator)
     return client.call(list, source), client.call(list, generator), victimlib.function(iter("ab")).__next__()
 
 
@@ -270,7 +284,8 @@ def streams_that_are_left() -> Any:
     found.append((opened.closed, list(opened)))
     half = client.call(stream)
     next(half)
-    half.close(), half.close()
+    half.close()
+    half.close()
     found.append((half.closed, list(half)))
     client.call(stream)
     dropped = client.call(stream)
@@ -320,7 +335,8 @@ def generators_around_streams() -> Any:
         yield from client.call(stream)
 
     early, thrown = service(), service()
-    next(early), next(thrown)
+    next(early)
+    next(thrown)
     early.close()  # type: ignore[attr-defined]
     return caught(lambda: thrown.throw(KeyError("in"))), list(early)  # type: ignore[attr-defined]
 
@@ -433,10 +449,12 @@ def calls_in_finalisers() -> Any:
         def __del__(self) -> None:
             found.append(client.call(len, "ab"))
 
-    for _ in range(3):
+    def leave() -> None:
         leaving = Leaving()
         leaving.me = leaving  # type: ignore[attr-defined]
-    del leaving
+
+    for _ in range(3):
+        leave()
     client.call(lambda _: gc.collect())
     return found
 

@@ -24,7 +24,7 @@ def fit_json(items: Any, limit: int) -> tuple[str, bool]:
 
     Of too many items the first (the system prompt) and the last ones stay.
     """
-    value = cast("Any", items if isinstance(items, Mapping | list | tuple) else list(items))
+    value: Any = items if type(items) in (dict, list, tuple) else list(items)
     shape = _Shape(value)
     whole = True
     while shape.cap(limit) < SHORTEST and not isinstance(value, Mapping) and len(value) > 2:
@@ -34,7 +34,8 @@ def fit_json(items: Any, limit: int) -> tuple[str, bool]:
     cap = shape.cap(limit)
     for _ in range(8):  # quotes and control characters take more room than they seem to
         copy = _Copy(cap)
-        text = json.dumps(copy.of(value), ensure_ascii=False, separators=(",", ":"))
+        plain: Any = copy.of(cast(object, value))
+        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
         if len(text) <= limit:
             return text, not (whole and copy.whole)
         cap = min(cap, shape.longest) // 2
