@@ -19,6 +19,7 @@ from opentelemetry import context as otel_context
 
 import client_anthropic
 import client_cohere
+import client_google
 import client_mistral
 import client_ollama
 import neuronscope as ns
@@ -42,7 +43,13 @@ from neuronscope.testing.fake_provider import FakeProvider, Reply
 
 pytestmark = pytest.mark.integration
 
-CASES = (client_anthropic.CASE, client_ollama.CASE, client_mistral.CASE, client_cohere.CASE)
+CASES = (
+    client_anthropic.CASE,
+    client_ollama.CASE,
+    client_mistral.CASE,
+    client_cohere.CASE,
+    client_google.CASE,
+)
 each_client = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 

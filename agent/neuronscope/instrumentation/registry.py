@@ -43,6 +43,9 @@ CLIENTS: Final[dict[str, Entry]] = {
     "ollama": Entry("neuronscope_instrumentation.ollama:OLLAMA", "ollama", "ollama"),
     "mistral": Entry("neuronscope_instrumentation.mistral:MISTRAL", "mistralai", "mistral"),
     "cohere": Entry("neuronscope_instrumentation.cohere:COHERE", "cohere", "cohere"),
+    "google_genai": Entry(
+        "neuronscope_instrumentation.google_genai:GOOGLE_GENAI", "google-genai", "google-genai"
+    ),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
     "sentence_transformers": Entry(
         "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",

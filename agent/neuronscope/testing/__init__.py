@@ -19,15 +19,25 @@ from neuronscope.testing.exporter import InMemoryExporter
 if TYPE_CHECKING:
     from neuronscope.testing.fake_anthropic import FakeAnthropic
     from neuronscope.testing.fake_cohere import FakeCohere
+    from neuronscope.testing.fake_google import FakeGoogle
     from neuronscope.testing.fake_mistral import FakeMistral
     from neuronscope.testing.fake_ollama import FakeOllama
     from neuronscope.testing.fake_openai import FakeOpenAI
 
-__all__ = ["FakeAnthropic", "FakeCohere", "FakeMistral", "FakeOllama", "FakeOpenAI", "InMemoryExporter"]
+__all__ = [
+    "FakeAnthropic",
+    "FakeCohere",
+    "FakeGoogle",
+    "FakeMistral",
+    "FakeOllama",
+    "FakeOpenAI",
+    "InMemoryExporter",
+]
 
 _FAKES: Final = {
     "FakeAnthropic": "fake_anthropic",
     "FakeCohere": "fake_cohere",
+    "FakeGoogle": "fake_google",
     "FakeMistral": "fake_mistral",
     "FakeOllama": "fake_ollama",
     "FakeOpenAI": "fake_openai",
