@@ -324,6 +324,8 @@ def test_a_fleet_s_recordings_are_a_table_for_duckdb(tmp_path: Path) -> None:
             GROUP BY service ORDER BY tokens DESC"""
     ).fetchall()
     assert found == [("rag-2", 4, 90, 500.0), ("rag-1", 4, 50, 500.0), ("rag-0", 4, 10, 500.0)]
+    when = duckdb.sql(f"SELECT min(epoch_ns(start)), min(start_unix_ns) FROM '{tmp_path}/*/spans.parquet'")
+    assert when.fetchall() == [(START + SECOND, START + SECOND)]
     joined = duckdb.sql(
         f"""SELECT l.layer, max(l.abs_max), any_value(s.name)
             FROM '{tmp_path}/*/layers.parquet' l JOIN '{tmp_path}/*/spans.parquet' s USING (trace_id, span_id)

@@ -55,6 +55,7 @@ def time_of(number: int) -> int:
 
 def write_raw(path: str) -> float:
     """Seconds to `os.write` a burst of tensors."""
+    Path(path).unlink(missing_ok=True)
     values = [workload.tensor(number) for number in range(BURST)]
 
     def work() -> None:

@@ -196,6 +196,7 @@ def fresh(name: str, path: str) -> Generator[Any]:
 
 def write_tensors(peer: str, path: str) -> float:
     """Seconds to write a burst of tensors."""
+    Path(path).unlink(missing_ok=True)
     values = [workload.tensor(number) for number in range(BURST)]
 
     def work() -> None:

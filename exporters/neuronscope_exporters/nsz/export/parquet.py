@@ -100,12 +100,12 @@ class _Table:
 
 
 def _span_schema(arrow: Any) -> Any:
-    time = arrow.timestamp("ns", tz="UTC")
+    time = arrow.timestamp("us", tz="UTC")  # Spark reads no nanoseconds
     text_map = arrow.map_(arrow.string(), arrow.string())
     return arrow.schema([
         ("trace_id", arrow.string()), ("span_id", arrow.string()), ("parent_span_id", arrow.string()),
         ("service", arrow.string()), ("name", arrow.string()), ("kind", arrow.string()),
-        ("start", time), ("end", time), ("duration_ms", arrow.float64()),
+        ("start", time), ("end", time), ("start_unix_ns", arrow.int64()), ("duration_ms", arrow.float64()),
         ("status", arrow.string()), ("status_message", arrow.string()), ("library", arrow.string()),
         *[(column, getattr(arrow, kind)()) for column, (_, kind, _) in _PROMOTED.items()],
         ("attributes", text_map), ("resource", text_map),
@@ -116,7 +116,7 @@ def _layer_schema(arrow: Any) -> Any:
     number = arrow.float64()
     return arrow.schema([
         ("service", arrow.string()), ("model", arrow.string()), ("layer", arrow.string()),
-        ("step", arrow.int64()), ("time", arrow.timestamp("ns", tz="UTC")),
+        ("step", arrow.int64()), ("time", arrow.timestamp("us", tz="UTC")), ("time_unix_ns", arrow.int64()),
         ("trace_id", arrow.string()), ("span_id", arrow.string()),
         ("role", arrow.string()), ("index", arrow.int64()),
         ("dtype", arrow.string()), ("shape", arrow.list_(arrow.int64())), ("fidelity", arrow.string()),
@@ -139,8 +139,9 @@ def _span_row(span: SpanRecord, resource: Resource) -> _Row:
         "service": str(resource.get("service.name", "")),
         "name": span.name,
         "kind": span.kind.name.lower(),
-        "start": _time(span.start_unix_ns),
-        "end": _time(span.end_unix_ns),
+        "start": _time(span.start_unix_ns) // 1000,
+        "end": _time(span.end_unix_ns) // 1000,
+        "start_unix_ns": _time(span.start_unix_ns),
         "duration_ms": span.duration_ms,
         "status": span.status.name.lower(),
         "status_message": span.status_message,
@@ -164,7 +165,8 @@ def _layer_row(layer: LayerRecord, resource: Resource) -> _Row:
         "model": layer.model,
         "layer": layer.layer_id,
         "step": layer.step,
-        "time": _time(layer.time_unix_ns),
+        "time": _time(layer.time_unix_ns) // 1000,
+        "time_unix_ns": _time(layer.time_unix_ns),
         "trace_id": None if layer.trace_id is None else f"{layer.trace_id:032x}",
         "span_id": None if layer.span_id is None else f"{layer.span_id:016x}",
         "role": layer.role,
