@@ -9,10 +9,13 @@ From 2.x on the SDK traces itself: what it would tell becomes attributes of our 
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from neuronscope.instrumentation import ClientIntegration, Kind
+from neuronscope.instrumentation import ClientIntegration, Kind, WrappedMethod
 from neuronscope_instrumentation.anthropic.requests import snapshot
+from neuronscope_instrumentation.common import stainless
 from neuronscope_instrumentation.common.stainless import request_method
 
 if TYPE_CHECKING:
@@ -36,6 +39,30 @@ _CLIENTS: Final = tuple(
 )
 
 
+def _helper_reads_response() -> bool:
+    """Does the SDK's stream helper read the response itself, past the stream that `request` returned?
+
+    Early releases (0.40) give the helper the response alone, and no `response` property that asks the stream:
+    the body is watched there instead.
+    """
+    helper = getattr(sys.modules.get("anthropic.lib.streaming._messages"), "MessageStream", None)
+    return helper is not None and not hasattr(helper, "response")
+
+
+def _is_stream(result: object) -> bool:
+    return stainless.is_stream(result) and not _helper_reads_response()
+
+
+def _body(result: Any) -> Any:
+    return result.response if stainless.is_stream(result) else stainless.body(result)
+
+
+def _request(target: str) -> WrappedMethod:
+    method = request_method(target, snapshot)
+    assert method.stream is not None
+    return replace(method, stream=replace(method.stream, is_stream=_is_stream), body=_body)
+
+
 def _merge_native_tracing(engine: Engine, module_name: str) -> Callable[[], None]:
     """Let the SDK's own tracing write on our span."""
     from neuronscope.engine.native_tracing import merge_spans_of
@@ -49,8 +76,8 @@ ANTHROPIC: Final[ClientIntegration] = ClientIntegration(
     kind=Kind.LLM,
     modules=(_BASE,),
     methods=(
-        request_method(f"{_BASE}:SyncAPIClient.request", snapshot),
-        request_method(f"{_BASE}:AsyncAPIClient.request", snapshot),
+        _request(f"{_BASE}:SyncAPIClient.request"),
+        _request(f"{_BASE}:AsyncAPIClient.request"),
     ),
     copies=tuple(f"{client}.{method}" for client in _CLIENTS for method in ("copy", "with_options")),
     install=_merge_native_tracing,

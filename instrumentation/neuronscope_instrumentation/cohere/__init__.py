@@ -1,4 +1,4 @@
-"""The Cohere SDK, 5.x to the newest: chat of both API versions, generate, embeddings and reranking.
+"""The Cohere SDK, 5.11 to the newest: chat of both API versions, generate, embeddings and reranking.
 
 Two choke points, `request` and `stream` of the HTTP client, are looked up when a call is made: they see
 clients of both versions, raw responses, and methods that a client has bound when it was made.  The path
@@ -29,7 +29,7 @@ def _http(client: str, function: str) -> WrappedMethod:
 
 COHERE: Final = ClientIntegration(
     name="cohere",
-    requires="cohere>=5.5",
+    requires="cohere>=5.11",
     kind=Kind.LLM,
     methods=tuple(
         _http(client, function)

@@ -1,4 +1,4 @@
-"""The Mistral SDK, 1.x to the newest: chat, fill-in-the-middle, agents and embeddings.
+"""The Mistral SDK, 1.2 to the newest: chat, fill-in-the-middle, agents and embeddings.
 
 One choke point, `do_request` of the base class, sees every call as it goes over the wire: plain, streamed
 and parsed ones.  What is asked and answered is read from the bytes, afterwards; objects of the service are
@@ -35,7 +35,7 @@ def _merge_native_tracing(engine: Engine, module_name: str) -> Callable[[], None
 
 MISTRAL: Final[ClientIntegration] = ClientIntegration(
     name="mistral",
-    requires="mistralai>=1.0",
+    requires="mistralai>=1.2",
     kind=Kind.LLM,
     modules=_TRACING,
     methods=tuple(
