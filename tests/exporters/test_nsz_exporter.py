@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -50,7 +51,8 @@ class Counts:
 def make(directory: Path | str, counts: Counts | None = None, service: str = "rag") -> nsz.NszExporter | None:
     told = counts or Counts()
     settings = Settings(nsz=str(directory), service_name=service)
-    return nsz.create(ExporterContext(settings, RESOURCE, _no_metrics, told.count_lost, told.count_exported))
+    context = ExporterContext(settings, RESOURCE, _no_metrics, told.count_lost, told.count_exported)
+    return cast("nsz.NszExporter | None", nsz.create(context))
 
 
 def _no_metrics() -> MetricsSnapshot:
