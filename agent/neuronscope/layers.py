@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from neuronscope.engine import ENGINE, OURS
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.span import LightSpan
 from neuronscope.exceptions import UnsupportedTensorError
-from neuronscope.governor import Budget
+from neuronscope.governor import Budget, Group, Site
 from neuronscope.governor.steward import AGENT_PROBE
 from neuronscope.instrumentation import BackendAdapter, ObservingBackend, Operation
 from neuronscope.instrumentation.registry import backend_for
@@ -39,12 +39,34 @@ ROOT: Final = ""  # path of the model itself
 _open_spans: Final = new_lock()
 
 
-# What a run of a watched layer costs before the observer's own clock starts: the slot, and the snapshot.
-SLOT_NS: Final = 3_000
+# The slot and its snapshot run before an observer's own clock starts.  In a hot loop they take 3 µs, after a
+# forward that has emptied the caches ten times as much: so they are judged by what runs right after them.
+SLOT_BY_HANDLING: Final = 0.6  # slot, beside an observer up to its decision
+SLOT_BY_LOOK: Final = 1.5  # slot, beside finding out whose forward it was
 _CLOCKED: Final = 32  # every so many refused runs the clock is read
 BUDGET: Final = "budget"
 MEASURING: Final = "measuring"
 MEMORY: Final = "memory"
+
+
+class _Slots:
+    """What a slot costs in this process, as things are.
+
+    Attributes:
+        cost_ns: the running estimate.
+    """
+
+    __slots__ = ("cost_ns",)
+
+    def __init__(self) -> None:
+        self.cost_ns = 10_000.0
+
+    def seen(self, cost_ns: float) -> None:
+        """One more estimate.  From any thread: a lost update is no harm."""
+        self.cost_ns += 0.05 * (min(cost_ns, 10 * self.cost_ns) - self.cost_ns)
+
+
+_slots: Final = _Slots()
 
 
 class LayerObserver:
@@ -108,9 +130,12 @@ class LayerObserver:
         if want is Fidelity.FULL and not _room(recording, nbytes):
             want, call.reason = Fidelity.SUMMARY, MEMORY
         fidelity = budget.admit(site, want, nbytes)
+        if clocked:
+            self._handling_ns = time.thread_time_ns() - started
+            _slots.seen(SLOT_BY_HANDLING * self._handling_ns)
         if fidelity is Fidelity.OFF:
             call.skip(self._layer_id, BUDGET)
-            self._refuse(budget, started if clocked else None)
+            self._refuse(budget, clocked=clocked)
             if budget.exhausted and recording is not None:
                 recording.end()  # its probes come off; what it has is kept
             return
@@ -127,7 +152,7 @@ class LayerObserver:
             )
         except UnsupportedTensorError as error:
             call.skip(self._layer_id, error.reason)
-            budget.spend(site, fidelity, nbytes, time.thread_time_ns() - started + SLOT_NS, queued=None)
+            self._spend(budget, site, fidelity, nbytes, started, None)
             return
         call.take(self._layer_id, step, summary, fidelity)
         record = LayerRecord(
@@ -149,15 +174,21 @@ class LayerObserver:
             names.LAYER_RECORDS, 1, ((names.MODEL_NAME, self._model), (names.FIDELITY, fidelity.value))
         )
         site.look(summary.std, summary.finite)
-        budget.spend(site, fidelity, nbytes, time.thread_time_ns() - started + SLOT_NS, record.nbytes)
+        self._spend(budget, site, fidelity, nbytes, started, record.nbytes)
 
-    def _refuse(self, budget: Budget, started: int | None) -> None:
+    def _spend(
+        self, budget: Budget, site: Site, fidelity: Fidelity, nbytes: int, started: int, queued: int | None
+    ) -> None:
+        spent = time.thread_time_ns() - started + _slots.cost_ns
+        budget.spend(site, fidelity, nbytes, spent, queued)
+
+    def _refuse(self, budget: Budget, *, clocked: bool) -> None:
         """Account for runs that were not captured: they cost something, too."""
         self._refused += 1
-        if started is None:
+        if not clocked:
             return
-        self._handling_ns = time.thread_time_ns() - started
-        budget.charge(self._probe, (self._handling_ns + SLOT_NS) * min(self._refused, _CLOCKED), clip=False)
+        cost = (self._handling_ns + _slots.cost_ns) * budget.hidden
+        budget.charge(self._probe, cost * min(self._refused, _CLOCKED), clip=False)
 
 
 def _room(recording: Recording | None, nbytes: int) -> bool:
@@ -197,9 +228,29 @@ class Watch:
     want: Fidelity
 
 
-_plans: weakref.WeakKeyDictionary[Any, tuple[BackendAdapter, str, tuple[Watch, ...]]] = (
-    weakref.WeakKeyDictionary()
-)
+class _Plan:
+    """What is watched in one model, and the sites of it in each budget."""
+
+    __slots__ = ("_groups", "adapter", "name", "watches")
+
+    def __init__(self, adapter: BackendAdapter, name: str, watches: tuple[Watch, ...]) -> None:
+        self.adapter = adapter
+        self.name = name
+        self.watches = watches
+        self._groups: weakref.WeakKeyDictionary[Budget, tuple[Group, Mapping[Site, Watch]]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def of(self, budget: Budget) -> tuple[Group, Mapping[Site, Watch]]:
+        """The model's sites in a budget."""
+        found = self._groups.get(budget)
+        if found is None:
+            watches = {budget.site(AGENT_PROBE, f"{self.name}/{w.layer_id}"): w for w in self.watches}
+            found = self._groups[budget] = budget.group(tuple(watches)), watches
+        return found
+
+
+_plans: weakref.WeakKeyDictionary[Any, _Plan] = weakref.WeakKeyDictionary()
 
 
 def watch_call(model: Any, span: LightSpan) -> Callable[[], None] | None:
@@ -211,15 +262,12 @@ def watch_call(model: Any, span: LightSpan) -> Callable[[], None] | None:
     plan = _plans.get(model)
     if plan is None:
         adapter = backend_for(model)
-        plan = _plans[model] = (adapter, model_name(model), _layers_to_watch(adapter, model))
-    adapter, name, watches = plan
-    if not isinstance(adapter, ObservingBackend):
+        plan = _plans[model] = _Plan(adapter, model_name(model), _layers_to_watch(adapter, model))
+    if not isinstance(plan.adapter, ObservingBackend):
         return None
     operation = span.call.snapshot.endpoint.operation if span.call is not None else None
-    call = span.model_call = ModelCall(name, generates=operation is not Operation.EMBEDDINGS)
-    scope = recordings.CURRENT.get()
-    probed = scope is not None and scope.probes(model)
-    return CallWatch(adapter, model, call, () if probed else watches).leave
+    call = span.model_call = ModelCall(plan.name, generates=operation is not Operation.EMBEDDINGS)
+    return CallWatch(model, plan, call, plan.adapter).leave
 
 
 class CallWatch:
@@ -230,75 +278,84 @@ class CallWatch:
     """
 
     __slots__ = (
-        "_adapter",
-        "_budget",
-        "_call",
-        "_model",
-        "_recording",
-        "_root",
-        "_undo",
-        "_watched",
-        "_watches",
-    )
+        "_adapter", "_budget", "_call", "_chosen", "_counted", "_group", "_model", "_recording", "_root",
+        "_undo", "_watches",
+    )  # fmt: skip
 
-    def __init__(
-        self, adapter: ObservingBackend, model: Any, call: ModelCall, watches: Sequence[Watch]
-    ) -> None:
+    def __init__(self, model: Any, plan: _Plan, call: ModelCall, adapter: ObservingBackend) -> None:
+        started = time.thread_time_ns()
         self._adapter = adapter
         self._model = model
         self._call = call
         self._recording = recordings.CURRENT.get()
         self._budget = self._recording.budget if self._recording is not None else ENGINE.budget
-        self._watches = {self._budget.site(AGENT_PROBE, f"{call.model}/{w.layer_id}"): w for w in watches}
-        self._undo: dict[str, Callable[[], None]] = {}
-        self._watched: frozenset[str] = frozenset()
+        self._group: Group | None = None
+        self._watches: Mapping[Site, Watch] = {}
+        if plan.watches and not (self._recording is not None and self._recording.probes(model)):
+            self._group, self._watches = plan.of(self._budget)
+        self._undo: dict[Site, Callable[[], None]] = {}
+        self._chosen: Sequence[Site] = ()
+        self._counted = 0
         self._root = adapter.observe_layer(model, ROOT, self._forward_ended)
         self._plan()
+        self._charge(started)
 
     def leave(self) -> None:
         """The call ends."""
+        started = time.thread_time_ns()
         GUARD.call("layers.leave", self._root)
+        self._count_unwatched()
         self._watch(())
+        self._charge(started)
 
     def _forward_ended(self, _: TensorSnapshot) -> None:
+        started = time.thread_time_ns()
         if _current_call(self._call.model, self._recording, None)[0] is not self._call:
             return  # another call's forward of the same model
-        now = time.perf_counter_ns()
-        self._call.root_ends.append(now)
-        if self._watches:
-            for watch in self._watches.values():
-                if watch.layer_id not in self._watched:
-                    self._call.next_step(watch.layer_id)
-                    self._call.skip(watch.layer_id, self._call.reason or BUDGET)
-            self._plan()
-            self._budget.charge(AGENT_PROBE, time.perf_counter_ns() - now + SLOT_NS)
+        self._call.root_ends.append(time.perf_counter_ns())
+        _slots.seen(SLOT_BY_LOOK * (time.thread_time_ns() - started))
+        self._plan()
+        self._charge(started - int(_slots.cost_ns))
+
+    def _charge(self, started: int) -> None:
+        spent = (time.thread_time_ns() - started) * self._budget.hidden
+        self._budget.charge(AGENT_PROBE, spent, clip=False)
 
     def _plan(self) -> None:
         """Watch those layers in the next forward that may be captured in it."""
-        if not self._watches:
+        if self._group is None:
             return
         if self._recording is None and ENGINE.steward.captures_off:
-            self._call.reason = MEASURING
             self._watch(())
+            self._call.reason = MEASURING
         else:
-            self._watch([self._watches[site] for site in self._budget.plan(list(self._watches))])
+            self._watch(self._budget.plan(self._group))
 
-    def _watch(self, watches: Sequence[Watch]) -> None:
-        wanted = frozenset(watch.layer_id for watch in watches)
-        if wanted == self._watched:
+    def _watch(self, chosen: Sequence[Site]) -> None:
+        if chosen is self._chosen or not (chosen or self._chosen):
             return
-        for layer_id in self._watched - wanted:
-            GUARD.call("layers.leave", self._undo.pop(layer_id))
-        for watch in watches:
-            if watch.layer_id not in self._watched:
-                self._undo[watch.layer_id] = self._adapter.observe_layer(
-                    self._model, watch.layer_id, self._observer(watch)
-                )
-                self._call.watched[watch.layer_id] = "did not run"
-        self._watched = wanted
+        self._count_unwatched()
+        wanted = set(chosen)
+        for site in [site for site in self._undo if site not in wanted]:
+            GUARD.call("layers.leave", self._undo.pop(site))
+        for site in chosen:
+            if site not in self._undo:
+                self._undo[site] = self._observe(self._watches[site])
+        self._chosen = chosen
 
-    def _observer(self, watch: Watch) -> LayerObserver:
-        return LayerObserver(self._call.model, watch.layer_id, watch.want, AGENT_PROBE, call=self._call)
+    def _observe(self, watch: Watch) -> Callable[[], None]:
+        self._call.watched[watch.layer_id] = "did not run"
+        observer = LayerObserver(self._call.model, watch.layer_id, watch.want, AGENT_PROBE, call=self._call)
+        return self._adapter.observe_layer(self._model, watch.layer_id, observer)
+
+    def _count_unwatched(self) -> None:
+        """Layers that were not watched ran in each forward since the last change: they were missed."""
+        forwards = len(self._call.root_ends)
+        missed, self._counted = forwards - self._counted, forwards
+        if missed:
+            for site, watch in self._watches.items():
+                if site not in self._undo:
+                    self._call.miss(watch.layer_id, missed, self._call.reason or BUDGET)
 
 
 def _layers_to_watch(adapter: BackendAdapter, model: Any) -> tuple[Watch, ...]:

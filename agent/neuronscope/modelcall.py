@@ -14,6 +14,7 @@ from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import TensorSummary
 
 MAX_AGGREGATED: Final = 128  # layers whose aggregates fit a span
+MAX_NAMED: Final = 16  # layers that are named for having no record
 _RANK: Final = {Fidelity.FULL: 0, Fidelity.SUMMARY: 1, Fidelity.CRITICAL: 2, Fidelity.OFF: 3}
 
 
@@ -122,6 +123,12 @@ class ModelCall:
         self.missed[layer_id] += 1
         self.reason = reason
 
+    def miss(self, layer_id: str, runs: int, reason: str) -> None:
+        """So many runs of a layer went by unwatched."""
+        self.runs[layer_id] += runs
+        self.missed[layer_id] += runs
+        self.reason = reason
+
     def attributes(self) -> dict[str, Any]:
         """The span's attributes about its layers and phases."""
         attributes: dict[str, Any] = {names.MODEL_NAME: self.model}
@@ -168,9 +175,12 @@ class ModelCall:
         if shown:
             attributes[names.LAYERS_COVERAGE] = [a.records / max(1, runs[layer]) for layer, a in shown]
             attributes[names.LAYERS_MEAN_ERROR] = [a.error(runs[layer]) for layer, a in shown]
-        none = sorted(layer for layer in self.missed if layer not in self.layers)
+        none = [layer for layer in self.missed if layer not in self.layers]
         if none:
-            attributes[names.LAYERS_NOT_RECORDED] = none[:MAX_AGGREGATED]
+            more = len(none) - MAX_NAMED
+            attributes[names.LAYERS_NOT_RECORDED] = none[:MAX_NAMED] + (
+                [f"and {more} more"] if more > 0 else []
+            )
         return attributes
 
     def _not_visited(self) -> dict[str, str]:

@@ -270,12 +270,13 @@ def test_only_planned_layers_need_watching() -> None:
     """Before a forward the budget names the layers that may be captured: all, the oldest, or none."""
     bench = Bench()
     sites = [bench.budget.site("agent.blocks", f"tiny/{i}") for i in range(12)]
-    assert bench.budget.plan(sites) == sites
+    group = bench.budget.group(sites)
+    assert list(bench.budget.plan(group)) == sites
     for site in [*sites, *[sites[0]] * 40]:
         bench.capture(DEAR, Fidelity.SUMMARY, site)
-    assert len(bench.budget.plan(sites)) <= 1
+    assert len(bench.budget.plan(group)) <= 1
     bench.work(150 * MS)  # earns 7.5 ms
-    assert 4 < len(bench.budget.plan(sites)) < 12
+    assert 4 < len(bench.budget.plan(group)) < 12
     assert {layer.layer: layer.ran for layer in bench.budget.coverage}["tiny/11"] > 1
 
 

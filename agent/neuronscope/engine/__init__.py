@@ -272,7 +272,9 @@ class Engine:
                 args, kwargs = changed_arguments(parameters, args, kwargs, arguments)
         watch = None
         if method.model is not None and self.watch_model is not None:
+            before = time.perf_counter_ns()
             watch = GUARD.call(site, self._watch, method.model, instance, arguments, span)
+            started += time.perf_counter_ns() - before  # it charges for itself
         self.budget.enter()
         span.hot_ns = time.perf_counter_ns() - started
         invocation.enter(context, watch)  # last: what fails before leaves nothing current behind

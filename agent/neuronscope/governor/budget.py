@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,12 @@ from typing import Any, Final
 from neuronscope.exceptions import OverheadBudgetExceeded
 from neuronscope.governor.accounts import CLIP, MOST_FOLLOWS, Account
 from neuronscope.governor.costs import Costs
+from neuronscope.governor.ladder import Ladder, OnEvent
+from neuronscope.governor.observed import Work
 from neuronscope.governor.turns import Site, Turns
 from neuronscope.native import new_lock
 from neuronscope.settings import OverheadAction
 from neuronscope.signals.records import Fidelity
-
-_log = logging.getLogger("neuronscope")
 
 GRANT_NS: Final = 20_000_000  # the first call of a scope must be able to record something
 # Less work than this has no meaningful percentage; nor has work that earns less than twice the grant.
@@ -31,18 +30,11 @@ FIRST_AFTER_NS: Final = 100_000
 FIRST_QUEUED: Final = 16
 REFRESH_NS: Final = 1_000_000
 AGENT_FORGETS_S: Final = 60.0  # of work: the agent is judged by its last minute or so, a scope as a whole
-STATE_NS: Final = 1_000_000_000  # the visible state improves only after so long without a refusal
 _FULL, _SUMMARY, _OFF = Fidelity.FULL, Fidelity.SUMMARY, Fidelity.OFF
 MAX_TOLD: Final = 512  # layers in an event
 _NEVER: Final = 1 << 62
-_RANK: Final = {Fidelity.FULL: 0, Fidelity.SUMMARY: 1, Fidelity.CRITICAL: 2, Fidelity.OFF: 3}
-_LADDER: Final = {
-    Fidelity.FULL: "everything that was asked for is captured again",
-    Fidelity.SUMMARY: "full tensors become summaries",
-    Fidelity.CRITICAL: "some captures are left out; spans, tokens and errors are not",
-    Fidelity.OFF: "captures are off until the cost is within the budget; spans, tokens and errors are not",
-}
-OnEvent = Callable[[str, dict[str, Any]], None]
+# What watching a layer for one forward costs beside the capture: installing, removing, being called.
+WATCH_NS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +47,25 @@ class Coverage:
     captured: int
 
 
+class Group:
+    """Sites that run together: the watched layers of one model, forward by forward.
+
+    Attributes:
+        sites: the sites.
+        refused: forwards in which none of them was watched.
+    """
+
+    __slots__ = ("refused", "sites")
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self.sites = tuple(sites)
+        self.refused = 0
+
+
 class Budget:
     """The token bucket of one scope, or of the always-on agent.  Thread-safe.
 
-    Work is the smaller of the time in which anything was observed (a union: a thousand concurrent awaits
-    earn one second a second) and the process's CPU time in it, less what observation itself took.
+    It earns a share of the observed work (see `Work`), and pays for captures and everything else.
 
     Args:
         max_overhead_pct: per cent of the work that observation may cost.
@@ -72,6 +78,10 @@ class Budget:
         forget_s: seconds of work after which the past no longer counts: None in a scope, which is judged
             as a whole.
         on_event: told of changes of the visible state, with facts for an event record.
+
+    Attributes:
+        hidden: what captures cost in all over what their own clocks see (caches they empty, memory they
+            make the service wait for): charges of captures are multiplied by it.
     """
 
     def __init__(
@@ -90,24 +100,16 @@ class Budget:
         self.action: OverheadAction = action
         self.name = name
         self.exhausted = False
+        self.hidden: float = 1.0 if parent is None else parent.hidden
         self._parent = parent
         self._forget_ns = None if forget_s is None else forget_s * 1e9
-        self._on_event = on_event
         self._clock = clock
-        self._cpu = time.process_time_ns if cpu is None and clock is time.perf_counter_ns else cpu
         self._lock = new_lock()  # re-entered when garbage collection ends a stream
         # On the hot path: a `with` costs twice as much.
         self._acquire, self._release = self._lock.acquire, self._lock.release
-        # observed work
-        self._active = 0
-        self._since = 0
-        self._observed_ns = 0
-        self._read_observed = 0
-        self._read_cpu = self._cpu() if self._cpu is not None else 0
-        self._read_spent = 0.0
-        self._read_at = 0
-        self._carry = 0.0
+        self._work = Work(clock, cpu)
         self._work_ns = 0.0
+        self._read_at = 0
         self._paused = False
         # money
         self._rate = max_overhead_pct / 100.0
@@ -132,6 +134,7 @@ class Budget:
         self._turns = Turns()
         self._sites: dict[tuple[str, str], Site] = {}
         self._known: dict[str, Site] = {}  # by probe, one whose cost has been seen
+        self._groups: dict[tuple[str, ...], Group] = {}
         self._accounts: dict[str, Account] = {}
         # the ladder
         self._free = action != "reduce"  # nothing is withheld
@@ -142,19 +145,17 @@ class Budget:
         self._closed_until = 0
         self._open_to = _NEVER
         self._reduced = 0
-        self._state = Fidelity.FULL
-        self._low_at = dict.fromkeys(Fidelity, -STATE_NS)
-        self._warned: set[str] = set()
-        self._outbox: list[tuple[str, Fidelity, dict[str, Any]]] = []
+        self._ladder = Ladder(self._facts, on_event)
 
     # --- observed time ---------------------------------------------------------------------------
     def enter(self, probe: str = "", spent_ns: float = 0) -> None:
         """An observed interval begins (a call, a scope); `spent_ns` of the caller's thread went into that."""
         self._acquire()
         try:
-            if self._active == 0:
-                self._since = self._clock()
-            self._active += 1
+            work = self._work
+            if work.active == 0:
+                work.since = self._clock()
+            work.active += 1
             if spent_ns:
                 self._charge(probe, spent_ns)
         finally:
@@ -164,9 +165,10 @@ class Budget:
         """An observed interval ends; `spent_ns` of the caller's thread went into observing it."""
         self._acquire()
         try:
-            self._active -= 1
-            if self._active == 0:
-                self._observed_ns += self._clock() - self._since
+            work = self._work
+            work.active -= 1
+            if work.active == 0:
+                work.closed_ns += self._clock() - work.since
             if spent_ns:
                 self._charge(probe, spent_ns)
         finally:
@@ -248,7 +250,7 @@ class Budget:
             fidelity = self._decide(site, want, nbytes)
         finally:
             self._release()
-        if self._outbox:
+        if self._ladder.outbox:
             self._deliver()
         return fidelity
 
@@ -264,6 +266,7 @@ class Budget:
         """
         costs = site.full if fidelity is _FULL else site.summary
         size = nbytes.bit_length()
+        spent_ns *= self.hidden
         with self._lock:
             reserved = costs.table[size]
             costs.learn(nbytes, spent_ns)
@@ -285,7 +288,7 @@ class Budget:
             self._turns.took(site)
         if self._parent is not None:
             self._parent.told(site.probe, spent_ns)
-        if self._free or self._outbox:
+        if self._free or self._ladder.outbox:
             self.tick()
 
     def lost(self, records: int, nbytes: int) -> None:
@@ -294,45 +297,55 @@ class Budget:
             self._queued = max(0, self._queued - records)
             self._queued_bytes = max(0, self._queued_bytes - nbytes)
 
-    def plan(self, sites: Sequence[Site]) -> list[Site]:
+    def group(self, sites: Sequence[Site]) -> Group:
+        """Sites that run together, for `plan`."""
+        key = tuple(site.layer for site in sites)
+        with self._lock:
+            return self._groups.setdefault(key, Group(sites))
+
+    def plan(self, group: Group) -> Sequence[Site]:
         """Those of the sites that may be captured in the forward to come; the others need no watching.
 
         Whoever asks before each forward spares a run of the model the cost of observers that would be
-        refused anyway.
+        refused anyway.  Constant time but where only some are affordable.
         """
         with self._lock:
             self._refresh(self._clock())
-            if self._free:
-                chosen = [] if self.exhausted else list(sites)
-            elif self._closed or self.exhausted:
-                chosen = [] if self.exhausted else [site for site in sites if self._turns.left_behind(site)]
-            elif (
-                self._balance() >= sum(site.summary.predict(site.nbytes) for site in sites) + self._reserve()
-            ):
-                return list(sites)
-            else:
-                chosen = sorted(sites, key=lambda site: (site.turn, -site.abnormal))
-            left = self._balance()
-            affordable: list[Site] = []
-            for site in chosen:
-                left -= site.summary.predict(site.nbytes)
-                if left < 0 and not self._free:
-                    break
-                affordable.append(site)
-            if len(affordable) < len(sites):
-                self._refuse(sites, {id(site) for site in affordable})
-        if self._outbox:
+            chosen = self._affordable(group)
+            if not chosen:
+                group.refused += 1
+                if not self.exhausted:
+                    self._ladder.withheld(Fidelity.CRITICAL, self._read_at)
+        if self._ladder.outbox:
             self._deliver()
-        return affordable
+        return chosen
 
-    def _refuse(self, sites: Sequence[Site], affordable: set[int]) -> None:
-        for site in sites:
-            if id(site) not in affordable:
-                site.refused += 1
-                self._turns.ask(site)
-                if site.turn < self._turns.sweep:
+    def _affordable(self, group: Group) -> Sequence[Site]:
+        turns = self._turns
+        if self.exhausted:
+            return ()
+        if self._free:
+            return group.sites
+        if self._closed:
+            if not turns.behind:
+                return ()
+            chosen = [site for site in group.sites if turns.left_behind(site)]
+        elif self._balance() >= turns.total + len(group.sites) * WATCH_NS + self._reserve():
+            return group.sites
+        else:
+            chosen = sorted(group.sites, key=lambda site: (site.turn, -site.abnormal))
+        left = self._balance()
+        for n, site in enumerate(chosen):
+            left -= site.summary.predict(site.nbytes) + self._after.predict(0) + WATCH_NS
+            if left < 0:
+                chosen = chosen[:n]
+                if not n:
                     site.summary.refuse(site.nbytes)
-        self._lower(Fidelity.CRITICAL, self._read_at)
+        if chosen:
+            watched = set(chosen)
+            for site in group.sites:
+                site.refused += site not in watched
+        return chosen
 
     def _decide(self, site: Site, want: Fidelity, nbytes: int) -> Fidelity:
         """The slow path of `admit`: the balance is short, or the site is new."""
@@ -341,20 +354,13 @@ class Budget:
             return _OFF
         now = self._clock()
         self._refresh(now)
-        turns = self._turns
         if self._free:
             return self._grant_capture(site, want, nbytes)
         if not self._after_known and self._queued + self._in_flight >= self._first_queued:
             site.refused += 1
             return _OFF
-        if not site.taken:
-            known = self._known.get(site.probe)
-            if known is not None:
-                site.full.borrow(known.full)
-                site.summary.borrow(known.summary)
-        if site.nbytes != nbytes:
-            turns.weigh(site, nbytes)
-        turns.ask(site)
+        turns = self._turns
+        self._meet(site, nbytes)
         left_behind = turns.left_behind(site)
         if self._closed and not left_behind and not site.critical:
             site.refused += 1
@@ -369,15 +375,25 @@ class Budget:
         if self._affords(site.summary, nbytes, kept):
             if want is _FULL:
                 self._reduced += 1
-                self._lower(_SUMMARY, now)
+                self._ladder.withheld(_SUMMARY, now)
             return self._grant_capture(site, _SUMMARY, nbytes)
         if not self._affords(site.summary, nbytes, 0.0):
             site.summary.refuse(nbytes)
             if site.turn < turns.sweep:
                 self._closed = True
         site.refused += 1
-        self._lower(Fidelity.CRITICAL, now)
+        self._ladder.withheld(Fidelity.CRITICAL, now)
         return _OFF
+
+    def _meet(self, site: Site, nbytes: int) -> None:
+        """A site asks: know its size, its cost as far as others of its probe tell, and that it runs."""
+        known = self._known.get(site.probe)
+        if known is not None and not site.taken:
+            site.full.borrow(known.full)
+            site.summary.borrow(known.summary)
+        if site.nbytes != nbytes:
+            self._turns.weigh(site, nbytes)
+        self._turns.ask(site)
 
     def _affords(self, costs: Costs, nbytes: int, kept: float) -> bool:
         cost = costs.predict(nbytes) + self._after.predict(0) + kept
@@ -434,25 +450,12 @@ class Budget:
         """Kept for layers of other models, which are not running."""
         return min(self._turns.parked, self._reserve_limit())
 
-    def _observed(self, now: int) -> int:
-        return self._observed_ns + (now - self._since if self._active > 0 else 0)
-
     def _refresh(self, now: int, *, force: bool = False) -> None:
         """Read the clocks, earn, and look where on the ladder we are.  At most once a millisecond."""
         if now - self._read_at < REFRESH_NS and self._read_at and not force:
             return
         self._read_at = now
-        observed = self._observed(now)
-        work = float(observed - self._read_observed)
-        self._read_observed = observed
-        if self._cpu is not None:
-            cpu = self._cpu()
-            work = min(work, float(cpu - self._read_cpu))
-            self._read_cpu = cpu
-        spent = self._spent + self._told_ns
-        self._carry += work - (spent - self._read_spent)
-        self._read_spent = spent
-        net, self._carry = max(0.0, self._carry), min(0.0, self._carry)
+        net = self._work.done(now, self._spent + self._told_ns)
         if not self._paused:
             self._work_ns += net
             self._earned += net * self._rate
@@ -480,43 +483,29 @@ class Budget:
         self._earned -= gone  # the balance is as before
         self._told_ns -= fade * self._told_ns
         self._largest -= fade * self._largest
-        self._read_spent = self._spent + self._told_ns
-        most = max((site.weight for site in self._turns.sites), default=0.0)
-        over = self._balance() - max(self._grant, self._rate * CAPACITY_NS, 4 * most)
+        self._work.rebase(self._spent + self._told_ns)
+        over = self._balance() - max(self._grant, self._rate * CAPACITY_NS, 4 * self._turns.largest)
         if over > 0:
             self._earned -= over
 
     def _reopen(self) -> None:
-        """Hysteresis: captures resume when a whole sweep is affordable, full ones when two are."""
+        """Hysteresis: captures resume when a sweep is affordable, full ones when there is much more."""
         if not (self._closed or self._full_off):
             return
         balance = self._balance()
         sweep = min(self._turns.owed + self._reserve(), 2 * self._reserve_limit())
-        largest = max((site.weight for site in self._turns.sites), default=0.0)
-        if self._closed and balance >= max(sweep, largest):
+        if self._closed and balance >= max(sweep, self._turns.largest):
             self._closed = False
-        if self._full_off and not self._closed:
-            full = sum(site.full.predict(site.nbytes) for site in self._turns.sites)
-            if balance >= min(2 * full, 2 * self._reserve_limit()) + sweep:
-                self._full_off = False
+        if self._full_off and not self._closed and balance >= 2 * self._reserve_limit() + sweep:
+            self._full_off = False
 
     # --- judgement -------------------------------------------------------------------------------
     def tick(self) -> None:
         """Read the clocks and judge; called now and then, so that the state is never stale."""
         with self._lock:
             self._refresh(self._clock())
-        if self._outbox:
+        if self._ladder.outbox:
             self._deliver()
-
-    def _lower(self, state: Fidelity, now: int) -> None:
-        """Something was withheld: the visible state is this at most, for a while."""
-        self._low_at[state] = now
-        if _RANK[state] > _RANK[self._state]:
-            self._change(state)
-
-    def _change(self, state: Fidelity) -> None:
-        self._state = state
-        self._outbox.append(("neuronscope.fidelity", state, self._facts()))
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -536,51 +525,29 @@ class Budget:
         overhead = 100.0 * (self._spent - excused) / self._work_ns if self._work_ns > 0 else 0.0
         observed = self._work_ns + self._spent
         if observed * self._rate >= 2 * self._grant and observed >= MIN_JUDGED_NS:
-            if overhead > self.max_overhead_pct and "exceeded" not in self._warned:
-                self._warned.add("exceeded")
-                self._outbox.append(("neuronscope.overhead.exceeded", self._state, self._facts()))
+            if overhead > self.max_overhead_pct:
+                self._ladder.exceeded()
             limit = self.max_overhead_pct * (1 if self.action == "abort" else 2)
             if not self.exhausted and overhead > limit:
                 self.exhausted = True
-                self._change(_OFF)
+                self._ladder.exhausted()
         if self.exhausted and self._forget_ns is not None and overhead < 0.9 * self.max_overhead_pct:
             self.exhausted = False
-        if not self.exhausted and self._state is not Fidelity.FULL:
-            for state in (Fidelity.CRITICAL, _SUMMARY, Fidelity.FULL):
-                if state is Fidelity.FULL or now - self._low_at[state] < STATE_NS:
-                    if state is not self._state and _RANK[state] < _RANK[self._state]:
-                        self._change(state)
-                    return
+        if not self.exhausted:
+            self._ladder.recover(now)
 
     def _deliver(self) -> None:
         """Tell what happened, without holding the lock."""
         with self._lock:
-            outbox, self._outbox = self._outbox, []
-        for name, state, facts in outbox:
-            if state not in self._warned or name.endswith("exceeded"):
-                self._warned.add(state)
-                self._warn(name, state, facts)
-            if self._on_event is not None:
-                self._on_event(name, {"state": state.value, "budget": self.name, **facts})
-
-    @staticmethod
-    def _warn(name: str, state: Fidelity, facts: dict[str, Any]) -> None:
-        if name.endswith("exceeded"):
-            _log.warning(
-                "observation costs %.1f %% of the observed work, the budget is %g %%; most of it: %s",
-                facts["overhead_pct"], facts["budget_pct"], facts["probe"],
-            )  # fmt: skip
-        elif state is not Fidelity.FULL:
-            _log.warning(
-                "the overhead budget of %g %% is used up (%.1f %% of %.3g s of work): %s. Most of it: %s",
-                facts["budget_pct"], facts["overhead_pct"], facts["work_s"], _LADDER[state], facts["probe"],
-            )  # fmt: skip
+            ladder = self._ladder
+            outbox, ladder.outbox = ladder.outbox, []
+        ladder.deliver(self.name, outbox)
 
     # --- what is told ----------------------------------------------------------------------------
     def observed_ns(self) -> int:
         """Length of the union of the observed intervals so far."""
         with self._lock:
-            return self._observed(self._clock())
+            return self._work.wall(self._clock())
 
     def _overhead_pct(self) -> float:
         if self._work_ns <= 0:
@@ -602,7 +569,8 @@ class Budget:
     @property
     def skipped(self) -> int:
         """Captures that were not affordable."""
-        return sum(site.refused for site in self._turns.sites)
+        unwatched = sum(group.refused * len(group.sites) for group in self._groups.values())
+        return unwatched + sum(site.refused for site in self._turns.sites)
 
     @property
     def reduced(self) -> int:
@@ -612,7 +580,7 @@ class Budget:
     @property
     def state(self) -> Fidelity:
         """The visible state: the lowest fidelity of the last second or so."""
-        return _OFF if self.exhausted else self._state
+        return _OFF if self.exhausted else self._ladder.state
 
     @property
     def accounts(self) -> dict[str, Account]:
@@ -624,7 +592,7 @@ class Budget:
         """The balance sheet, for an event record: spent by whom, and how often each layer was seen."""
         with self._lock:
             self._refresh(self._clock(), force=True)
-            sites = self._turns.sites[:MAX_TOLD]
+            layers = self._coverage()[:MAX_TOLD]
             return {
                 "state": self.state.value,
                 "budget": self.name,
@@ -632,16 +600,26 @@ class Budget:
                 "probes": list(self._accounts),
                 "service_ms": [round(account.hot_ns / 1e6, 3) for account in self._accounts.values()],
                 "worker_ms": [round(account.worker_ns / 1e6, 3) for account in self._accounts.values()],
-                "layers": [f"{site.probe} {site.layer}" for site in sites],
-                "layers_ran": [site.taken + site.refused for site in sites],
-                "layers_captured": [site.taken for site in sites],
+                "layers": [f"{layer.probe} {layer.layer}" for layer in layers],
+                "layers_ran": [layer.ran for layer in layers],
+                "layers_captured": [layer.captured for layer in layers],
             }
 
     @property
     def coverage(self) -> list[Coverage]:
         """How often each watched layer ran, and was captured."""
         with self._lock:
-            return [Coverage(s.probe, s.layer, s.taken + s.refused, s.taken) for s in self._turns.sites]
+            return self._coverage()
+
+    def _coverage(self) -> list[Coverage]:
+        unwatched: dict[Site, int] = {}
+        for group in self._groups.values():
+            for site in group.sites:
+                unwatched[site] = unwatched.get(site, 0) + group.refused
+        return [
+            Coverage(site.probe, site.layer, site.taken + site.refused + unwatched.get(site, 0), site.taken)
+            for site in self._turns.sites
+        ]
 
     @property
     def costliest_probe(self) -> str:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from neuronscope.recording import Recording
 
 _log = logging.getLogger("neuronscope")
+# What captures cost over what their own clocks see, until it has been measured here.
+HIDDEN: Final = 1.3
+MOST_HIDDEN: Final = 3.0
 COVERAGE_S: Final = 60.0  # seconds between two event records of what was captured
 AGENT_PROBE: Final = "agent.blocks"  # what the agent's own captures are told under
 
@@ -51,6 +54,7 @@ class Steward:
             name="agent",
             on_event=self._budget_event,
         )
+        self.budget.hidden = HIDDEN
         self.ledger = Ledger(self.budget)
         self.captures_off = False
         self.measured: Measured | None = None
@@ -111,6 +115,7 @@ class Steward:
 
     def _report(self, measured: Measured) -> None:
         self.measured = measured
+        self._calibrate(measured)
         facts: dict[str, Any] = {"result": str(measured), "agrees": measured.agrees, "pairs": measured.pairs}
         self._tell(SpanEvent("neuronscope.overhead.measured", time.time_ns(), facts))
         if not measured.agrees:
@@ -119,6 +124,14 @@ class Steward:
                 "lower max_overhead_pct if it is more than you want.",
                 measured,
             )
+
+    def _calibrate(self, measured: Measured) -> None:
+        """Let the measurement correct the accounts: the budget is one of what captures really cost."""
+        estimate, accounted = measured.estimate, measured.accounted
+        if estimate is None or accounted <= 0 or measured.high - estimate > estimate:
+            return  # too vague to correct anything by
+        factor = self.budget.hidden * estimate / accounted
+        self.budget.hidden = min(MOST_HIDDEN, max(1.0, (self.budget.hidden + factor) / 2))
 
     # --- what is told ------------------------------------------------------------------------------
     def _budget_event(self, name: str, facts: dict[str, Any]) -> None:

@@ -78,6 +78,8 @@ class Turns:
     Attributes:
         sweep: number of the current sweep.
         after: what the worker will do for a capture, in ns.
+        behind: sites that have missed a whole sweep.
+        largest: the most that one of the sites costs.
         owed: what the sites cost that have not been captured in this sweep.
         parked: the same of those that do not run.
     """
@@ -88,6 +90,8 @@ class Turns:
         "_last_waiting_ask",
         "_sites",
         "after",
+        "behind",
+        "largest",
         "owed",
         "parked",
         "sweep",
@@ -98,6 +102,8 @@ class Turns:
     def __init__(self) -> None:
         self.sweep = 1
         self.after = 0.0
+        self.behind = 0
+        self.largest = 0.0
         self.owed = 0.0
         self.parked = 0.0
         self.total = 0.0
@@ -170,6 +176,7 @@ class Turns:
     def took(self, site: Site) -> None:
         """The site is captured."""
         if site.turn < self.sweep:
+            self.behind -= site.turn < self.sweep - 1
             if site.parked:
                 site.parked = False
                 self.parked -= site.weight
@@ -193,10 +200,11 @@ class Turns:
     def _next_sweep(self) -> None:
         self.sweep += 1
         self._idle_asks = 0
-        self.owed = self.parked = 0.0
-        self.waiting = 0
+        self.owed = self.parked = self.largest = 0.0
+        self.waiting = self.behind = 0
         for site in self._sites:
             self._set_weight(site)
+            self.behind += site.turn < self.sweep - 1
             if site.parked:
                 self.parked += site.weight
             else:
@@ -208,3 +216,4 @@ class Turns:
 
     def _set_weight(self, site: Site) -> None:
         site.weight = site.summary.predict(site.nbytes) + self.after
+        self.largest = max(self.largest, site.weight)

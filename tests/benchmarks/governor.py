@@ -1,0 +1,147 @@
+"""The governor: what a decision costs, and whether whole processes keep to their budgets.
+
+The truth is an outside comparison: the same service without NeuronScope, in another process, block by
+block in turn; CPU time of the process for a request.  Watched is every module, in full: demand far beyond
+every budget.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, Final
+
+from tests.benchmarks.children import Child
+from tests.benchmarks.figures import Figure, Run, at_most
+from tests.benchmarks.governor_child import PATTERNS
+from tests.benchmarks.measure import loop_us, spread
+
+BUDGETS: Final = ("1", "5", "15")
+BLOCK_S: Final = 1.0
+WARM_S: Final = 4.0
+MODULE: Final = "tests.benchmarks.governor_child"
+
+
+def figures(run: Run) -> Iterator[Figure]:
+    """All figures of the group."""
+    if run.wants("governor.decision"):
+        yield from decisions()
+    for pattern in PATTERNS:
+        if run.wants(f"governor.overhead.{pattern}"):
+            yield from overhead(pattern, run)
+    if run.wants("governor.measured"):
+        yield from measured(run)
+
+
+# --- a decision ----------------------------------------------------------------------------------
+def decisions() -> Iterator[Figure]:
+    """Thread CPU time of a decision: one that grants, and one that refuses."""
+    from neuronscope.governor import Budget
+    from neuronscope.signals.records import Fidelity
+
+    budget = Budget(1000.0)
+    budget.enter()
+    site = budget.site("probe", "layer")
+
+    def capture() -> None:
+        if budget.admit(site, Fidelity.SUMMARY, 4096) is not Fidelity.OFF:
+            budget.spend(site, Fidelity.SUMMARY, 4096, 2_000)
+            budget.charge_worker("probe", 2_000, 1)
+
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        capture()
+
+    def granted() -> None:
+        budget._surplus = 1e12
+        budget.admit(site, Fidelity.SUMMARY, 4096)
+
+    def set_only() -> None:
+        budget._surplus = 1e12
+
+    poor = Budget(1.0)
+    poor.enter()
+    other = poor.site("probe", "layer")
+    while poor.admit(other, Fidelity.SUMMARY, 1 << 20) is not Fidelity.OFF:
+        poor.spend(other, Fidelity.SUMMARY, 1 << 20, 5_000_000)
+
+    note = "hot loop, least of 15 rounds, the loop's own cost taken off; granted: balance ample"
+    yield Figure(
+        "governor.decision.granted", _least(granted) - _least(set_only), "µs", at_most(0.3), note=note
+    )
+    refused = _least(lambda: poor.admit(other, Fidelity.SUMMARY, 1 << 20)) - _least(lambda: None)
+    yield Figure("governor.decision.refused", refused, "µs", at_most(0.3), note="the same; captures closed")
+
+
+def _least(call: Callable[[], Any]) -> float:
+    return min(loop_us(call, 20_000) for _ in range(15))
+
+
+# --- whole processes -----------------------------------------------------------------------------
+def overhead(pattern: str, run: Run) -> Iterator[Figure]:
+    """Overhead of each budget under a load pattern, against the same service unobserved."""
+    modes = ("off", "idle", *BUDGETS)
+    with ExitStack() as stack:
+        children = {mode: stack.enter_context(Child(MODULE, pattern, mode)) for mode in modes}
+        for child in children.values():
+            child.ask("block", seconds=WARM_S)
+        ratios: dict[str, list[float]] = {mode: [] for mode in modes[1:]}
+        for turn in range(run.rounds):
+            order = list(modes) if turn % 2 == 0 else list(reversed(modes))
+            cpu = {mode: children[mode].ask("block", seconds=BLOCK_S)["cpu_us"] for mode in order}
+            for mode, values in ratios.items():
+                values.append(100 * (cpu[mode] / cpu["off"] - 1))
+        told = {mode: children[mode].ask("tell") for mode in modes[1:]}
+    for mode, values in ratios.items():
+        found, facts = spread(values), told[mode]
+        yield Figure(
+            f"governor.overhead.{pattern}.{mode}",
+            found.median,
+            "%",
+            None if mode == "idle" else at_most(float(mode) + 1),
+            spread=found,
+            note=(
+                f"CPU per request of the process against the same process without NeuronScope; accounted "
+                f"{facts['accounted']:.2f} %; {facts['captured']} captures of {facts['layers']} modules "
+                f"(the least seen: {facts['least']}), {facts['skipped']} runs not captured"
+            ),
+        )
+
+
+def measured(run: Run) -> Iterator[Figure]:
+    """The agent's own experiment beside the outside truth: captures on against captures off."""
+    with ExitStack() as stack:
+        inside = stack.enter_context(Child(MODULE, "steady", "15", "0.5"))
+        outside = {mode: stack.enter_context(Child(MODULE, "steady", mode)) for mode in ("idle", "15")}
+        for child in outside.values():
+            child.ask("block", seconds=WARM_S)
+        inside.ask("block", seconds=2.0)
+        ratios: list[float] = []
+        for turn in range(run.rounds):
+            inside.ask("block", seconds=2.0)
+            order = ("idle", "15") if turn % 2 == 0 else ("15", "idle")
+            cpu = {mode: outside[mode].ask("block", seconds=BLOCK_S)["cpu_us"] for mode in order}
+            ratios.append(100 * (cpu["15"] / cpu["idle"] - 1))
+        told: Any = None
+        for _ in range(10):
+            told = inside.ask("tell")["measured"]
+            if told is not None:
+                break
+            inside.ask("block", seconds=5.0)
+    truth = spread(ratios)
+    if told is None:
+        yield Figure("governor.measured.error", None, "%", note="insufficient data")
+        return
+    estimate, low, high, accounted = (100 * value for value in told)
+    yield Figure(
+        "governor.measured.error",
+        max(0.0, low - truth.median, truth.median - high),
+        "%",
+        at_most(1.0),
+        spread=truth,
+        note=(
+            f"points by which the outside truth ({truth.median:.1f} %) lies beyond the agent's own interval "
+            f"({low:.1f} to {high:.1f} %, estimate {estimate:.1f} %; accounted {accounted:.1f} %)"
+        ),
+    )
