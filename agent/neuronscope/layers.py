@@ -306,13 +306,17 @@ class CallWatch:
         GUARD.call("layers.leave", self._root)
         self._count_unwatched()
         self._watch(())
+        if self._group is None:
+            started -= int(2 * _slots.cost_ns * len(self._call.root_ends))
         self._charge(started)
 
     def _forward_ended(self, _: TensorSnapshot) -> None:
-        started = time.thread_time_ns()
+        started = time.thread_time_ns() if self._group is not None else 0
         if _current_call(self._call.model, self._recording, None)[0] is not self._call:
             return  # another call's forward of the same model
         self._call.root_ends.append(time.perf_counter_ns())
+        if self._group is None:
+            return  # charged in `leave`
         _slots.seen(SLOT_BY_LOOK * (time.thread_time_ns() - started))
         self._plan()
         self._charge(started - int(_slots.cost_ns))

@@ -18,7 +18,8 @@ import tinymodels
 from neuronscope.cli.view import view
 from neuronscope.engine import ENGINE
 from neuronscope.engine.span import LightSpan
-from neuronscope.layers import AGENT_PROBE, watch_call
+from neuronscope.governor.steward import AGENT_PROBE
+from neuronscope.layers import watch_call
 from neuronscope.recording import CURRENT
 from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity, LayerRecord
@@ -116,11 +117,12 @@ def test_coverage_and_error_of_an_estimate_are_stated() -> None:
     model = tinymodels.llama(layers=2)
     inputs = torch.arange(3, 23)[None]
     truth: list[float] = []
-    remove = model.model.layers[0].register_forward_hook(
-        lambda _module, _args, output: truth.append(
-            float((output[0] if isinstance(output, tuple) else output).detach().mean())
-        )
-    )
+
+    def note(_module: object, _args: object, output: Any) -> None:
+        tensor: Any = output[0] if type(output) is tuple else output
+        truth.append(float(tensor.detach().mean()))
+
+    remove = model.model.layers[0].register_forward_hook(note)
     with Call(model) as span:
         for step in range(20):
             ENGINE.steward.captures_off = step % 2 == 0  # from the next forward on
@@ -212,7 +214,8 @@ def test_the_agents_balance_sheet_is_in_its_recording(tmp_path: Path) -> None:
     ENGINE.stop(5)
     (sheet,) = [event for event in ns.load(tmp_path).events if event.name == "neuronscope.coverage"]
     assert sheet.attributes["budget"] == "agent"
-    assert list(sheet.attributes["layers_captured"]) == [3, 3]  # type: ignore[call-overload]
+    captured: Any = sheet.attributes["layers_captured"]
+    assert list(captured) == [3, 3]
 
 
 def test_a_recording_can_keep_a_share_of_the_ordinary(tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ def test_the_mean_of_a_sample_has_its_interval() -> None:
     """Nine in ten intervals at least contain the truth, and a full sample has none."""
     rng = random.Random(1)
     hits = 0
+    sample = Mean()
     for _ in range(500):
         population = [rng.gauss(3, 2) for _ in range(60)]
         sample = Mean()

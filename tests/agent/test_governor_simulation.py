@@ -78,7 +78,7 @@ class World:
     in_flight: float = 0.0
     worst: float = 0.0
     captures: int = 0
-    queue: list[int] = field(default_factory=list)
+    queue: list[int] = field(default_factory=list[int])
 
     def __post_init__(self) -> None:
         self.budget = Budget(self.load.pct, clock=lambda: self.now)

@@ -142,7 +142,8 @@ def test_the_random_share_is_a_share_and_the_same_everywhere() -> None:
 def test_totals_are_estimated_without_bias() -> None:
     """Requests, tokens and errors of 20,000 traces, from what 5 % and the odd ones tell; 100 runs."""
     rng = random.Random(3)
-    hits, errors = 0, []
+    hits = 0
+    errors: list[float] = []
     for run in range(100):
         sampler = TailSampler(0.05)
         truth = kept_errors = true_errors = 0

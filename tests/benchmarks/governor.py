@@ -54,11 +54,11 @@ def decisions() -> Iterator[Figure]:
         capture()
 
     def granted() -> None:
-        budget._surplus = 1e12
+        setattr(budget, "_surplus", 1e12)  # noqa: B010 - private: as if much had been earned
         budget.admit(site, Fidelity.SUMMARY, 4096)
 
     def set_only() -> None:
-        budget._surplus = 1e12
+        setattr(budget, "_surplus", 1e12)  # noqa: B010 - private: as if much had been earned
 
     poor = Budget(1.0)
     poor.enter()

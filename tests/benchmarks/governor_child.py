@@ -68,8 +68,11 @@ def load(pattern: str) -> Callable[[], int]:
 
     pool = ThreadPoolExecutor(THREADS)
 
+    def one(_: int) -> None:
+        ask()
+
     def threads() -> int:
-        list(pool.map(lambda _: ask(), range(THREADS)))
+        list(pool.map(one, range(THREADS)))
         return THREADS
 
     return {"steady": steady, "bursts": bursts, "long": long, "threads": threads}[pattern]
@@ -83,7 +86,7 @@ def main() -> None:
         import neuronscope as ns
         from neuronscope.engine import ENGINE
 
-        measure = {"overhead_block_s": float(rest[0]), "overhead_rest_s": 1.0} if rest else {}
+        measure: dict[str, Any] = {"overhead_block_s": float(rest[0]), "overhead_rest_s": 1.0} if rest else {}
         ns.Platform(
             max_overhead_pct=15.0 if mode == "idle" else float(mode),
             probes=("off",) if mode == "idle" else PROBES,

@@ -381,8 +381,8 @@ class Worker:
 
     def _slice(self) -> None:
         queue = self._queue
-        # A thread of the service that never rests gives the GIL away every 5 ms only: when items pile up, more
-        # of them have to fit into each of our turns, or the queue overflows.
+        # A thread of the service that never rests gives the GIL away every 5 ms only: when items pile up,
+        # more of them have to fit into each of our turns, or the queue overflows.
         for _ in range(max(SLICE, min(len(queue) // PILE, LONGEST_SLICE))):
             try:
                 item, nbytes = queue.popleft()
