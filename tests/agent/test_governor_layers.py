@@ -119,7 +119,7 @@ def test_coverage_and_error_of_an_estimate_are_stated() -> None:
     truth: list[float] = []
 
     def note(_module: object, _args: object, output: Any) -> None:
-        tensor: Any = output[0] if type(output) is tuple else output
+        tensor: Any = getattr(output, "data", output)
         truth.append(float(tensor.detach().mean()))
 
     remove = model.model.layers[0].register_forward_hook(note)
