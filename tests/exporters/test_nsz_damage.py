@@ -506,8 +506,12 @@ def test_no_damage_returns_a_wrong_value(tmp_path: Path, damages: int) -> None:
     source = random.Random(damages)
     lost: list[int] = []
     for number in range(damages):
-        path.write_bytes(damage_somehow(files[number % 2], source))
+        whole = files[number % 2]
+        damaged = damage_somehow(whole, source)
+        path.write_bytes(damaged)
         spans, tensors, reported = examine(path)
-        assert reported or (spans, tensors) == (120, 6)
+        # Cut between two records, an unfinished file is one that was killed earlier: nothing tells.
+        cut_between = number % 2 == 1 and whole.startswith(damaged)
+        assert reported or cut_between or (spans, tensors) == (120, 6)
         lost.append((120 - spans) // 20 + 6 - tensors)
     assert sorted(lost)[len(lost) // 2] <= 1
