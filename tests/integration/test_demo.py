@@ -59,7 +59,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     corpus = folder / "corpus.jsonl"
     corpus.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS))
     with serving() as sink, rotel(sink.port, folder) as endpoints:
-        settings = {"OTEL_METRICS_EXPORTER": "none", "NEURONSCOPE_NSZ": str(folder / "nsz")}
+        settings = {
+            "OTEL_METRICS_EXPORTER": "none",
+            "NEURONSCOPE_NSZ": str(folder / "nsz"),
+            # Every layer at every step: on a busy machine the usual budget would leave some out, and say so.
+            "NEURONSCOPE_MAX_OVERHEAD_PCT": "1000",
+        }
         with DemoProcesses(
             folder / "work",
             prepare_smollm2(),

@@ -161,7 +161,7 @@ def _print_text(
     )
     console.print("\nlook next:", style="bold")
     quoted = shlex.quote(str(target))
-    console.print(f"  neuronscope view {quoted}", highlight=False, soft_wrap=True)
+    console.print(f"  neuronscope view {quoted} --html trace.html", highlight=False, soft_wrap=True)
     console.print(f"  neuronscope view {quoted} --last 1 --all-layers", highlight=False, soft_wrap=True)
     console.print(
         "  neuronscope demo --keep-running     (then open /metrics and ask with curl)", highlight=False
