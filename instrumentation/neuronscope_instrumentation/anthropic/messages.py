@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from neuronscope.instrumentation import Message
-from neuronscope_instrumentation.common.fields import field, items, text
+from neuronscope_instrumentation.common import parts as common
+from neuronscope_instrumentation.common.fields import field, text
 from neuronscope_instrumentation.common.parts import Part, address, blob, tool_call, without_none
 
 _FINISH: Final = {
@@ -41,12 +42,7 @@ def finish_reason_name(reason: str | None) -> str | None:
 
 def content_parts(content: Any) -> Iterator[Part]:
     """The parts of a message's content: a text, or a list of blocks."""
-    if isinstance(content, str):
-        if content:
-            yield {"type": "text", "content": content}
-        return
-    for block in items(content):
-        yield _part(block)
+    return common.content_parts(content, _part)
 
 
 def _part(block: Any) -> Part:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from neuronscope.instrumentation import Message
+from neuronscope_instrumentation.common import parts as common
 from neuronscope_instrumentation.common.fields import field, items, text
-from neuronscope_instrumentation.common.parts import Part, address, tool_call, without_none
+from neuronscope_instrumentation.common.parts import Part, address, without_none
 
 _ROLES: Final = {"chatbot": "assistant"}
 
@@ -38,19 +39,12 @@ def read_turn(turn: Any) -> Message:
 def answer_parts(message: Any) -> Iterator[Part]:
     """The parts of a message of version 2: thinking, text, tool calls."""
     yield from content_parts(field(message, "content"))
-    for call in items(field(message, "tool_calls")):
-        function = field(call, "function")
-        yield tool_call(text(field(call, "id")), text(field(function, "name")), field(function, "arguments"))
+    yield from map(common.function_call, items(field(message, "tool_calls")))
 
 
 def content_parts(content: Any) -> Iterator[Part]:
     """The parts of a content: a text, or a list of blocks."""
-    if isinstance(content, str):
-        if content:
-            yield {"type": "text", "content": content}
-        return
-    for block in items(content):
-        yield _part(block)
+    return common.content_parts(content, _part)
 
 
 def _part(block: Any) -> Part:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import binascii
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+
+from neuronscope_instrumentation.common.fields import field, items, text
 
 Part = Mapping[str, Any]
 # Characters of base64 decoded in one go: between two slices other threads can run.
@@ -20,6 +22,22 @@ _SLICE: Final = 1 << 20
 def without_none(part: Mapping[str, Any]) -> dict[str, Any]:
     """The part without what is unknown."""
     return {key: value for key, value in part.items() if value is not None}
+
+
+def content_parts(content: Any, read_block: Callable[[Any], Part]) -> Iterator[Part]:
+    """The parts of a content that is a text, or a list of blocks."""
+    if isinstance(content, str):
+        if content:
+            yield {"type": "text", "content": content}
+        return
+    for block in items(content):
+        yield read_block(block)
+
+
+def function_call(call: Any) -> Part:
+    """A tool call whose name and arguments are those of a `function`."""
+    function = field(call, "function")
+    return tool_call(text(field(call, "id")), text(field(function, "name")), field(function, "arguments"))
 
 
 def tool_call(identifier: str | None, name: str | None, arguments: Any) -> Part:

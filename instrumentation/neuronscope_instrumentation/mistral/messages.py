@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from neuronscope.instrumentation import Message
+from neuronscope_instrumentation.common import parts as common
 from neuronscope_instrumentation.common.fields import field, items, text
-from neuronscope_instrumentation.common.parts import Part, address, blob, tool_call, without_none
+from neuronscope_instrumentation.common.parts import Part, address, blob, without_none
 
 
 def read_message(message: Any) -> Message:
@@ -22,23 +23,13 @@ def read_message(message: Any) -> Message:
             "response": response,
         }
         return Message(role, [without_none(answer)])
-    parts = [*content_parts(content), *(_call(call) for call in items(field(message, "tool_calls")))]
-    return Message(role, parts)
-
-
-def _call(call: Any) -> Part:
-    function = field(call, "function")
-    return tool_call(text(field(call, "id")), text(field(function, "name")), field(function, "arguments"))
+    calls = map(common.function_call, items(field(message, "tool_calls")))
+    return Message(role, [*content_parts(content), *calls])
 
 
 def content_parts(content: Any) -> Iterator[Part]:
     """The parts of a content: a text, or a list of chunks."""
-    if isinstance(content, str):
-        if content:
-            yield {"type": "text", "content": content}
-        return
-    for chunk in items(content):
-        yield _part(chunk)
+    return common.content_parts(content, _part)
 
 
 def _part(chunk: Any) -> Part:
