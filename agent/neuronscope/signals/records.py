@@ -62,7 +62,7 @@ class SpanRecord(Struct, frozen=True):
     Attributes:
         library: instrumentation scope name, ``"neuronscope.openai"``.
         foreign: True when the user's own OpenTelemetry pipeline already exports this span; the
-            OTLP exporter then leaves it alone unless it was given an endpoint of its own.
+            OTLP exporter then leaves it alone unless `Settings.otlp_foreign_spans` asks for it.
     """
 
     trace_id: int
