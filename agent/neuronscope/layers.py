@@ -231,12 +231,13 @@ class Watch:
 class _Plan:
     """What is watched in one model, and the sites of it in each budget."""
 
-    __slots__ = ("_groups", "adapter", "name", "watches")
+    __slots__ = ("_groups", "adapter", "layer_ids", "name", "watches")
 
     def __init__(self, adapter: BackendAdapter, name: str, watches: tuple[Watch, ...]) -> None:
         self.adapter = adapter
         self.name = name
         self.watches = watches
+        self.layer_ids = tuple(watch.layer_id for watch in watches)
         self._groups: weakref.WeakKeyDictionary[Budget, tuple[Group, Mapping[Site, Watch]]] = (
             weakref.WeakKeyDictionary()
         )
@@ -278,8 +279,8 @@ class CallWatch:
     """
 
     __slots__ = (
-        "_adapter", "_budget", "_call", "_chosen", "_counted", "_group", "_model", "_recording", "_root",
-        "_undo", "_watches",
+        "_adapter", "_budget", "_call", "_chosen", "_counted", "_group", "_layer_ids", "_model",
+        "_recording", "_root", "_undo", "_watches",
     )  # fmt: skip
 
     def __init__(self, model: Any, plan: _Plan, call: ModelCall, adapter: ObservingBackend) -> None:
@@ -290,6 +291,7 @@ class CallWatch:
         self._recording = recordings.CURRENT.get()
         self._budget = self._recording.budget if self._recording is not None else ENGINE.budget
         self._group: Group | None = None
+        self._layer_ids = plan.layer_ids
         self._watches: Mapping[Site, Watch] = {}
         if plan.watches and not (self._recording is not None and self._recording.probes(model)):
             self._group, self._watches = plan.of(self._budget)
@@ -339,6 +341,7 @@ class CallWatch:
         if chosen is self._chosen or not (chosen or self._chosen):
             return
         self._count_unwatched()
+        self._call.settle()
         wanted = set(chosen)
         for site in [site for site in self._undo if site not in wanted]:
             GUARD.call("layers.leave", self._undo.pop(site))
@@ -356,10 +359,15 @@ class CallWatch:
         """Layers that were not watched ran in each forward since the last change: they were missed."""
         forwards = len(self._call.root_ends)
         missed, self._counted = forwards - self._counted, forwards
-        if missed:
-            for site, watch in self._watches.items():
-                if site not in self._undo:
-                    self._call.miss(watch.layer_id, missed, self._call.reason or BUDGET)
+        reason = self._call.reason or BUDGET
+        if not missed or self._group is None:
+            return
+        if not self._undo:
+            self._call.miss_all(self._layer_ids, missed, reason)
+            return
+        for site, watch in self._watches.items():
+            if site not in self._undo:
+                self._call.miss(watch.layer_id, missed, reason)
 
 
 def _layers_to_watch(adapter: BackendAdapter, model: Any) -> tuple[Watch, ...]:

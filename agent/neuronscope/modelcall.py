@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -95,11 +96,13 @@ class ModelCall:
     non_finite: int = 0
     fidelity: Fidelity = Fidelity.FULL
     reason: str = ""
+    _blank_layers: Sequence[str] = ()
+    _blank: int = 0
 
     @property
     def skipped(self) -> int:
         """Runs of layers that were not recorded."""
-        return self.missed.total()
+        return self.missed.total() + self._blank * len(self._blank_layers)
 
     def next_step(self, layer_id: str) -> int:
         """How often the layer had run before in this span."""
@@ -129,8 +132,27 @@ class ModelCall:
         self.missed[layer_id] += runs
         self.reason = reason
 
+    def miss_all(self, layers: Sequence[str], runs: int, reason: str) -> None:
+        """So many forwards went by with none of these layers watched; counted one by one in `settle`.
+
+        A call whose captures are not affordable pays for this in the model's thread: once, not by layer.
+        """
+        if layers is not self._blank_layers:
+            self.settle()
+            self._blank_layers = layers
+        self._blank += runs
+        self.reason = reason
+
+    def settle(self) -> None:
+        """Count what `miss_all` was told layer by layer: due before one of them is watched again."""
+        layers, runs, self._blank = self._blank_layers, self._blank, 0
+        if runs:
+            for layer in layers:
+                self.miss(layer, runs, self.reason)
+
     def attributes(self) -> dict[str, Any]:
         """The span's attributes about its layers and phases."""
+        self.settle()
         attributes: dict[str, Any] = {names.MODEL_NAME: self.model}
         if self.root_ends:
             first, last = self.root_ends[0], self.root_ends[-1]

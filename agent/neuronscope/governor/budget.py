@@ -327,7 +327,7 @@ class Budget:
         if self._free:
             return group.sites
         if self._closed:
-            if not turns.behind:
+            if not turns.behind or self._balance() < WATCH_NS:
                 return ()
             chosen = [site for site in group.sites if turns.left_behind(site)]
         elif self._balance() >= turns.total + len(group.sites) * WATCH_NS + self._reserve():
