@@ -11,6 +11,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, cast
 
@@ -95,6 +96,12 @@ class Installation:
             self.installed.add(module.__name__)
 
     def _wrap(self, method: WrappedMethod, module: ModuleType) -> None:
+        self._wrap_one(method, module)
+        if method.subclasses:
+            for name in _overrides(method.target, module):
+                self._wrap_one(replace(method, target=name), module)
+
+    def _wrap_one(self, method: WrappedMethod, module: ModuleType) -> None:
         original = self._find(method.target, module, optional=method.optional)
         if original is not None:
             self._replace(method.target, module, original, wrapper_for(self, method, original))
@@ -140,7 +147,7 @@ def wrapper_for(
     site = f"{installation.library}.{original.__qualname__}"
     is_method = "." in method.target.partition(":")[2]
     parameters = _positional_names(original)[1 if is_method else 0 :]
-    library, name, begin = installation.library, original.__name__, ENGINE.begin
+    library, name, begin = installation.library, _called(method.target), ENGINE.begin
 
     def open_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_method and not args:
@@ -245,6 +252,26 @@ def _follower(installation: Installation, original: Callable[..., Any]) -> Calla
 
 def _module(target: str) -> str:
     return target.partition(":")[0]
+
+
+def _called(target: str) -> str:
+    """The name by which the service calls a method, whatever its function is called."""
+    return target.partition(":")[2].rpartition(".")[2]
+
+
+def _overrides(target: str, module: ModuleType) -> list[str]:
+    """Targets of a method's overrides in subclasses that the library keeps beside the class."""
+    where, _, path = target.partition(":")
+    *outer, _, name = path.split(".")
+    owner, _ = _owner(target, module)
+    place: Any = functools.reduce(getattr, outer, module)
+    found: list[type] = []
+    waiting: list[type] = [owner] if isinstance(owner, type) else []
+    for kind in waiting:
+        subclasses = [each for each in kind.__subclasses__() if each not in waiting]
+        waiting.extend(subclasses)
+        found.extend(each for each in subclasses if getattr(place, each.__name__, None) is each)
+    return [f"{where}:{'.'.join([*outer, kind.__name__, name])}" for kind in found if name in vars(kind)]
 
 
 def _owner(target: str, module: ModuleType) -> tuple[Any, str]:

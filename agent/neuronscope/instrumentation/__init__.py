@@ -53,10 +53,41 @@ class Message:
     finish_reason: str | None = None
 
 
+class Stage(NamedTuple):
+    """One step of a search that has several, such as the halves of a hybrid search and their fusion.
+
+    Attributes:
+        kind: how it ranks: ``dense``, ``sparse``, ``bm25``, ``rrf``, ``rerank`` and so on.
+        name: of the vector it searches, or of the model that ranks.
+        k: hits it hands on, if the request says.
+    """
+
+    kind: str
+    name: str | None = None
+    k: int | None = None
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """One query of a search.  What is unset is as the request says, or unknown.
+
+    Attributes:
+        vector: dense vector searched with: read for dimension, norm and fingerprint, and itself recorded only
+            with content.
+        text: content.
+    """
+
+    vector: Any = None
+    text: str | None = None
+    k: int | None = None
+    filtered: bool | None = None
+    metric: str | None = None
+    stages: Sequence[Stage] | None = None
+
+
 class Request(Struct, frozen=True, kw_only=True):
     """What was asked, in our words.  Unset fields are unknown and produce nothing.
 
-    Content fields (`messages`, `query_text`) are filled only when the engine asks for content.
+    Content fields (`messages`, `Query.text`) are filled only when the engine asks for content.
     """
 
     model: str | None = None
@@ -87,20 +118,26 @@ class Request(Struct, frozen=True, kw_only=True):
     namespace: str | None = None
     k: int | None = None
     filtered: bool | None = None
-    query_vectors: Sequence[Any] | None = None  # read for dimension, norm and fingerprint only
-    query_text: str | None = None
+    queries: Sequence[Query] | None = None  # what was searched with; in order, one record each
     metric: str | None = None  # as in `Response`, for stores whose request or collection tells it
+    stages: Sequence[Stage] | None = None
     write_count: int | None = None
     # anything else worth an attribute of the registry, by key
     extra: Mapping[str, Any] = {}
 
 
 class Hit(Struct, frozen=True):
-    """One retrieved document; `score` is as the store returned it."""
+    """One retrieved document; `score` is as the store returned it.
+
+    Attributes:
+        metadata: its keys are recorded, its values with content only.
+        text: the document, content.
+    """
 
     id: str
     score: float | None
     metadata: Mapping[str, Any] | None = None
+    text: str | None = None
 
 
 class Response(Struct, frozen=True, kw_only=True):
@@ -122,9 +159,9 @@ class Response(Struct, frozen=True, kw_only=True):
     system_fingerprint: str | None = None
     dimensions: int | None = None
     messages: Sequence[Message] | None = None
-    # retrieval: one list of hits per query vector
+    # retrieval: one list of hits per query
     hits: Sequence[Sequence[Hit]] | None = None
-    metric: str | None = None  # cosine, dot, euclid, manhattan: how to read scores
+    metric: str | None = None  # how to read scores: a name in `neuronscope.signals.scores.SCALES`
     returned: int | None = None
     extra: Mapping[str, Any] = {}
 
@@ -244,6 +281,8 @@ class WrappedMethod:
         model: ``(instance, arguments by name) -> model``: the in-process model whose layers are watched
             during the call.
         optional: absent in some supported versions; `doctor` does not complain.
+        subclasses: wrap the overrides in subclasses too, those that the library itself has and keeps beside
+            the class.
     """
 
     target: str
@@ -256,6 +295,7 @@ class WrappedMethod:
     in_process: bool = False
     model: Callable[[Any, Mapping[str, Any]], Any] | None = None
     optional: bool = False
+    subclasses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
