@@ -125,6 +125,7 @@ EXCEPTION_STACKTRACE: Final = _attribute("exception.stacktrace", "string", "Its 
 HTTP_REQUEST_METHOD: Final = _attribute("http.request.method", "string", "HTTP method.")
 HTTP_ROUTE: Final = _attribute("http.route", "string", "Route template, never the path itself.")
 HTTP_RESPONSE_STATUS_CODE: Final = _attribute("http.response.status_code", "int", "HTTP status.")
+HTTP_RESEND_COUNT: Final = _attribute("http.request.resend_count", "int", "How often the SDK tried again.")
 URL_SCHEME: Final = _attribute("url.scheme", "string", "http or https.")
 NETWORK_PROTOCOL_VERSION: Final = _attribute("network.protocol.version", "string", "HTTP version.")
 
@@ -175,6 +176,25 @@ OPENAI_API_TYPE: Final = _attribute("openai.api.type", "string", "chat_completio
 OPENAI_REQUEST_SERVICE_TIER: Final = _attribute("openai.request.service_tier", "string", "Tier asked.")
 OPENAI_RESPONSE_SERVICE_TIER: Final = _attribute("openai.response.service_tier", "string", "Tier used.")
 OPENAI_FINGERPRINT: Final = _attribute("openai.response.system_fingerprint", "string", "Backend id.")
+REASONING_LEVEL: Final = _attribute("gen_ai.request.reasoning.level", "string", "Effort asked for.")
+PREVIOUS_RESPONSE_ID: Final = _attribute(
+    "gen_ai.request.previous_response.id", "string", "The response that this request continues."
+)
+STREAM_CURSOR: Final = _attribute("gen_ai.request.stream_cursor", "string", "Where a stream is taken up.")
+PROMPT_NAME: Final = _attribute("gen_ai.prompt.name", "string", "The provider's stored prompt.")
+PROMPT_VERSION: Final = _attribute("gen_ai.prompt.version", "string", "Its version.")
+CONVERSATION_COMPACTED: Final = _attribute(
+    "gen_ai.conversation.compacted", "boolean", "Present and true when the provider shortened the history."
+)
+RESPONSE_STATUS: Final = _attribute(
+    "gen_ai.response.status", "string", "State of a response that was fetched: queued, completed, …"
+)
+TEXT_INPUT_TOKENS: Final = _attribute("gen_ai.usage.text.input_tokens", "int", "Input tokens of text.")
+IMAGE_INPUT_TOKENS: Final = _attribute("gen_ai.usage.image.input_tokens", "int", "Input tokens of images.")
+AUDIO_INPUT_TOKENS: Final = _attribute("gen_ai.usage.audio.input_tokens", "int", "Input tokens of sound.")
+TEXT_OUTPUT_TOKENS: Final = _attribute("gen_ai.usage.text.output_tokens", "int", "Output tokens of text.")
+IMAGE_OUTPUT_TOKENS: Final = _attribute("gen_ai.usage.image.output_tokens", "int", "Output tokens of images.")
+AUDIO_OUTPUT_TOKENS: Final = _attribute("gen_ai.usage.audio.output_tokens", "int", "Output tokens of sound.")
 
 # --- OpenTelemetry: databases --------------------------------------------------------------------
 DB_SYSTEM: Final = _attribute("db.system.name", "string", "The store: qdrant, chroma, …")
@@ -192,6 +212,37 @@ STREAM_END: Final = _attribute(
 STREAM_CHUNKS: Final = _attribute("neuronscope.stream.chunks", "int", "Chunks the service received.")
 INPUT_MESSAGE_COUNT: Final = _attribute("neuronscope.input.messages.count", "int", "Messages sent.")
 INPUT_COUNT: Final = _attribute("neuronscope.input.count", "int", "Inputs of one embedding call.")
+OUTPUT_COUNT: Final = _attribute("neuronscope.output.count", "int", "Images or other things received.")
+OUTPUT_BYTES: Final = _attribute("neuronscope.output.bytes", "int", "Bytes of sound received.")
+AUDIO_SECONDS: Final = _attribute("neuronscope.audio.duration", "double", "Seconds of sound billed.")
+TOOLS_OFFERED: Final = _attribute("neuronscope.tools.offered", "string[]", "Names of tools in the request.")
+TOOLS_CALLED: Final = _attribute("neuronscope.tools.called", "string[]", "Names of tools the model called.")
+REFUSED: Final = _attribute("neuronscope.response.refused", "boolean", "The model refused to answer.")
+LOGPROBS: Final = _attribute("neuronscope.response.logprobs", "boolean", "The answer has log probabilities.")
+BACKGROUND: Final = _attribute("neuronscope.request.background", "boolean", "The answer is fetched later.")
+FETCHED_INPUT_TOKENS: Final = _attribute(
+    "neuronscope.fetched.input_tokens", "int", "Input tokens of a fetched response; never in metrics."
+)
+FETCHED_OUTPUT_TOKENS: Final = _attribute(
+    "neuronscope.fetched.output_tokens", "int", "Output tokens of a fetched response; never in metrics."
+)
+MODERATION_FLAGGED: Final = _attribute("neuronscope.moderation.flagged", "boolean", "Any input was flagged.")
+MODERATION_CATEGORIES: Final = _attribute(
+    "neuronscope.moderation.categories", "string[]", "Categories that were flagged."
+)
+REQUEST_ID: Final = _attribute("neuronscope.response.request_id", "string", "The provider's id of the call.")
+RATE_LIMIT_REQUESTS: Final = _attribute(
+    "neuronscope.rate_limit.requests.limit", "int", "Requests allowed in the provider's current window."
+)
+RATE_LIMIT_REQUESTS_LEFT: Final = _attribute(
+    "neuronscope.rate_limit.requests.remaining", "int", "Requests left in it."
+)
+RATE_LIMIT_TOKENS: Final = _attribute(
+    "neuronscope.rate_limit.tokens.limit", "int", "Tokens allowed in the provider's current window."
+)
+RATE_LIMIT_TOKENS_LEFT: Final = _attribute(
+    "neuronscope.rate_limit.tokens.remaining", "int", "Tokens left in it."
+)
 FIDELITY: Final = _attribute("neuronscope.fidelity", "string", "Fidelity the governor allowed.")
 FIDELITY_REASON: Final = _attribute("neuronscope.fidelity.reason", "string", "Why it is not full.")
 RETRIEVAL_IDS: Final = _attribute("neuronscope.retrieval.ids", "string[]", "Document ids, best first.", _ID)
