@@ -32,6 +32,8 @@ class Operation(StrEnum):
     TEXT_COMPLETION = "text_completion"
     GENERATE_CONTENT = "generate_content"
     EMBEDDINGS = "embeddings"
+    MODERATION = "moderation"  # a verdict on texts or images; not one of OpenTelemetry's names
+    FETCH_RESPONSE = "fetch_response"  # of a call that was made before: its tokens are not counted again
     RETRIEVAL = "retrieval"
     RERANK = "rerank"
     STORE = "store"  # a vector store call that is not a similarity search
