@@ -25,7 +25,7 @@ from neuronscope import recording as recordings
 from neuronscope.engine import facts
 from neuronscope.engine.content import ContentPolicy, Redactor
 from neuronscope.engine.events import Events
-from neuronscope.engine.finish import light_record, read_attributes, record_metrics, sdk_record
+from neuronscope.engine.finish import light_record, query_events, read_attributes, record_metrics, sdk_record
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Call, Invocation, changed_arguments
 from neuronscope.engine.logged import LogItem
@@ -455,6 +455,8 @@ class Engine:
             foreign.set_attributes(masked)
             if names.ERROR_TYPE in masked:
                 foreign.set_status(trace.StatusCode.ERROR)
+            for event in query_events(span):
+                foreign.add_event(event.name, policy.apply(event.attributes), event.time_unix_ns)
             unobserved(foreign.end, span.end_time)
         user = getattr(foreign, "attributes", None)
         span.masked = policy.apply(user) if user is not None else masked

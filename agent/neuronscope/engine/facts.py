@@ -5,23 +5,18 @@ Only this file knows which attribute a fact becomes.  Pure functions, run by the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from neuronscope.engine.fingerprint_query import QueryFacts, query_facts
 from neuronscope.engine.fit import fit_json
-from neuronscope.instrumentation import Hit, Message, Operation, Peer, Request, Response
+from neuronscope.instrumentation import Message, Operation, Peer, Request, Response
 from neuronscope.signals import names
 
 if TYPE_CHECKING:
     from neuronscope.engine.streams import StreamState
 
 Pairs = Iterator[tuple[str, Any]]
-# Stores whose scores are distances: smaller is better.
-DISTANCES: Final = frozenset({"euclid", "euclidean", "l2", "manhattan", "l1", "hamming", "jaccard"})
-EPSILON: Final = 1e-12
 
 _REQUEST: Final = (
     ("temperature", names.REQUEST_TEMPERATURE),
@@ -43,7 +38,6 @@ _REQUEST: Final = (
     ("filtered", names.RETRIEVAL_FILTERED),
     ("namespace", names.DB_NAMESPACE),
     ("write_count", names.WRITE_COUNT),
-    ("query_text", names.RETRIEVAL_QUERY_TEXT),
 )
 _RESPONSE: Final = (
     ("model", names.RESPONSE_MODEL),
@@ -100,23 +94,11 @@ def request_facts(request: Request, limit: int) -> Pairs:
         yield _content(names.TOOL_DEFINITIONS, request.tools, limit, truncated)
     if truncated:
         yield names.TRUNCATED, truncated
-    if request.query_vectors is not None:
-        yield names.QUERY_COUNT, len(request.query_vectors)
-        if len(request.query_vectors) == 1 and (facts := query_facts(request.query_vectors[0])):
-            yield from query_attributes(facts)
     yield from request.extra.items()
 
 
-def query_attributes(facts: QueryFacts) -> Pairs:
-    """A query vector's attributes: never the vector itself."""
-    yield names.QUERY_DIMENSION, facts.dimension
-    yield names.QUERY_NORM, facts.norm
-    yield names.QUERY_DTYPE, facts.dtype
-    yield names.QUERY_FINGERPRINT, facts.fingerprint
-
-
-def response_facts(response: Response, metric: str | None, limit: int) -> Pairs:
-    """The response's attributes; `metric` is what the request knew of how to read scores."""
+def response_facts(response: Response, limit: int) -> Pairs:
+    """The response's attributes, but for what a search found (`neuronscope.engine.searches`)."""
     yield from _read_response(response)
     if response.messages is not None:
         truncated: list[str] = []
@@ -125,47 +107,7 @@ def response_facts(response: Response, metric: str | None, limit: int) -> Pairs:
             yield names.TRUNCATED, truncated
     if response.returned is not None:
         yield names.DB_RETURNED_ROWS, response.returned
-    if response.hits is not None:
-        yield from hit_facts(response.hits, response.metric or metric)
     yield from response.extra.items()
-
-
-def hit_facts(queries: Sequence[Sequence[Hit]], metric: str | None) -> Pairs:
-    """What a search returned.  For one query: ids, scores and margins; for a batch: counts only."""
-    hits = [hit for query in queries for hit in query]
-    yield names.DB_RETURNED_ROWS, len(hits)
-    yield names.RETRIEVAL_RETURNED, len(hits)
-    yield names.RETRIEVAL_EMPTY, any(len(query) == 0 for query in queries)
-    if metric is not None:
-        yield names.RETRIEVAL_METRIC, metric
-    yield names.RETRIEVAL_IDS, [hit.id for hit in hits]
-    scores = [float(hit.score) for hit in hits if hit.score is not None]
-    if len(scores) == len(hits):
-        yield names.RETRIEVAL_SCORES, scores
-    keys = {key for hit in hits if hit.metadata for key in hit.metadata}
-    if keys:
-        yield names.RETRIEVAL_METADATA_KEYS, sorted(map(str, keys))
-    if len(queries) == 1 and (band := score_band(scores, metric)):
-        top, worst, margin = band
-        yield names.RETRIEVAL_TOP_SCORE, top
-        yield names.RETRIEVAL_KTH_SCORE, worst
-        yield names.RETRIEVAL_MARGIN, margin
-
-
-def score_band(scores: Sequence[float], metric: str | None) -> tuple[float, float, float] | None:
-    """Best score, worst score and relative margin of one query, direction by the metric.
-
-    The margin says how far the best hit stands out: ``(best - worst) / max(|best|, eps)`` for similarities,
-    ``(worst - best) / max(worst, eps)`` for distances, where the best may be 0.
-    """
-    finite = [score for score in scores if math.isfinite(score)]
-    if not finite:
-        return None
-    smaller_is_better = (metric or "").lower() in DISTANCES
-    best = min(finite) if smaller_is_better else max(finite)
-    worst = max(finite) if smaller_is_better else min(finite)
-    scale = worst if smaller_is_better else best
-    return best, worst, abs(best - worst) / max(abs(scale), EPSILON)
 
 
 def stream_facts(state: StreamState, start_perf_ns: int) -> Pairs:

@@ -10,11 +10,12 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.util.types import Attributes as OtelAttributes
 
 from neuronscope._version import __version__
-from neuronscope.engine import facts
+from neuronscope.engine import facts, searches
 from neuronscope.engine.content import ContentPolicy, text_value
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Call
 from neuronscope.engine.metrics import Aggregator, labels_of
+from neuronscope.engine.retrieval_metrics import record_store
 from neuronscope.engine.span import LightSpan
 from neuronscope.instrumentation import Request, Response
 from neuronscope.signals import names
@@ -41,8 +42,11 @@ def call_attributes(call: Call, library: str, content: bool, limit: int) -> dict
     truncated = attributes.pop(names.TRUNCATED, [])
     response = GUARD.call(f"{library}.read_response", _response, call, content)
     if response is not None:
-        told = facts.response_facts(response, request.metric, limit)
-        GUARD.call(f"{library}.response_facts", attributes.update, told)
+        GUARD.call(f"{library}.response_facts", attributes.update, facts.response_facts(response, limit))
+    found = GUARD.call(f"{library}.searches", searches.searches_of, request, response, content, limit)
+    if found:
+        attributes.update(searches.span_attributes(request, response, found))
+        call.searches = found if len(found) > 1 else ()
     if truncated := [*truncated, *attributes.pop(names.TRUNCATED, [])]:
         attributes[names.TRUNCATED] = truncated
     if call.stream is not None:
@@ -98,7 +102,7 @@ def light_record(
         attributes=attributes,
         parent_span_id=parent.span_id if parent is not None else None,
         parent_is_remote=parent.is_remote if parent is not None else False,
-        events=[_masked_event(event, policy) for event in span.event_buffer or ()],
+        events=[_masked_event(event, policy) for event in (*(span.event_buffer or ()), *query_events(span))],
         links=[_masked_link(link, policy) for link in span.link_buffer or ()],
         status=code,
         status_message=policy.status_message(status.description),
@@ -107,7 +111,7 @@ def light_record(
         library=span.library,
         library_version=__version__,
         dropped_attributes=span.dropped_attributes,
-        dropped_events=span.dropped_events,
+        dropped_events=span.dropped_events + _unrecorded(span),
         foreign=span.foreign is not None,
     )
 
@@ -120,6 +124,20 @@ def read_attributes(span: LightSpan, content: bool, limit: int) -> dict[str, Any
     if span.user_attributes:
         attributes.update(span.user_attributes)
     return attributes
+
+
+def query_events(span: LightSpan) -> list[SpanEvent]:
+    """One event for each query of a batch, unmasked."""
+    found = span.call.searches if span.call is not None else ()
+    ended = span.end_time or span.start_time
+    return [
+        SpanEvent(names.RETRIEVAL_QUERY, ended, {names.QUERY_INDEX: index, **search})
+        for index, search in enumerate(found[: searches.MAX_RECORDS])
+    ]
+
+
+def _unrecorded(span: LightSpan) -> int:
+    return max(0, len(span.call.searches) - searches.MAX_RECORDS) if span.call is not None else 0
 
 
 def sdk_record(span: ReadableSpan, policy: ContentPolicy) -> SpanRecord:
@@ -201,6 +219,8 @@ def record_metrics(record: SpanRecord, call: Call | None, metrics: Aggregator) -
         observe(names.HTTP_DURATION, seconds)
     if names.DB_SYSTEM in attributes:
         observe(names.DB_DURATION, seconds)
+        for query in searches.measured(attributes, call.searches if call is not None else ()):
+            record_store(query, metrics, exemplar)
     if names.PROVIDER_NAME in attributes:
         observe(names.OPERATION_DURATION, seconds)
         observe(names.FIRST_CHUNK, attributes.get(names.TIME_TO_FIRST_CHUNK))
@@ -209,13 +229,6 @@ def record_metrics(record: SpanRecord, call: Call | None, metrics: Aggregator) -
             gaps = ((later - earlier) / 1e9 for earlier, later in pairwise(call.stream.times))
             labels = labels_of(names.PER_CHUNK, attributes)
             metrics.observe_all(names.PER_CHUNK, gaps, labels, exemplar)
-    if facts.is_retrieval(attributes) and names.RETRIEVAL_RETURNED in attributes:
-        metrics.add(names.RETRIEVALS, 1, labels_of(names.RETRIEVALS, attributes))
-        if attributes.get(names.RETRIEVAL_EMPTY):
-            metrics.add(names.RETRIEVALS_EMPTY, 1, labels_of(names.RETRIEVALS_EMPTY, attributes))
-        observe(names.TOP_SCORE, attributes.get(names.RETRIEVAL_TOP_SCORE))
-        observe(names.KTH_SCORE, attributes.get(names.RETRIEVAL_KTH_SCORE))
-        observe(names.MARGIN, attributes.get(names.RETRIEVAL_MARGIN))
     observe(names.PREFILL_SECONDS, attributes.get(names.MODEL_PREFILL))
     observe(names.DECODE_SECONDS, attributes.get(names.MODEL_DECODE))
     non_finite = attributes.get(names.LAYERS_NON_FINITE)

@@ -10,7 +10,7 @@ import functools
 import inspect
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import context as otel_context
@@ -35,7 +35,16 @@ FAILED: Final = 400
 class Call:
     """What the worker reads of a finished call."""
 
-    __slots__ = ("error", "failure", "method_name", "result", "snapshot", "start_perf_ns", "stream")
+    __slots__ = (
+        "error",
+        "failure",
+        "method_name",
+        "result",
+        "searches",
+        "snapshot",
+        "start_perf_ns",
+        "stream",
+    )
 
     def __init__(self, snapshot: Snapshot, method_name: str) -> None:
         self.snapshot = snapshot
@@ -45,6 +54,7 @@ class Call:
         self.error: ErrorFacts | None = None
         self.failure: Failure | None = None
         self.stream: StreamState | None = None
+        self.searches: Sequence[dict[str, Any]] = ()  # by the worker: each query of a batch
 
     def held_bytes(self, content: bool) -> int:
         """About how much the call keeps in memory until it has been read, beside what every call does."""

@@ -257,7 +257,15 @@ RETRIEVAL_MARGIN: Final = _attribute(
 RETRIEVAL_RETURNED: Final = _attribute("neuronscope.retrieval.returned", "int", "Hits returned.")
 RETRIEVAL_EMPTY: Final = _attribute("neuronscope.retrieval.empty", "boolean", "No hit at all.")
 RETRIEVAL_FILTERED: Final = _attribute("neuronscope.retrieval.filtered", "boolean", "A filter was given.")
-RETRIEVAL_METRIC: Final = _attribute("neuronscope.retrieval.metric", "string", "cosine, dot, euclid, …")
+RETRIEVAL_METRIC: Final = _attribute(
+    "neuronscope.retrieval.metric", "string", "How scores read: cosine, cosine_distance, euclid, rrf, …"
+)
+RETRIEVAL_STAGES: Final = _attribute(
+    "neuronscope.retrieval.stages", "string[]", "Steps of the search in order: dense, sparse:words, rrf, …"
+)
+RETRIEVAL_STAGES_K: Final = _attribute(
+    "neuronscope.retrieval.stages.k", "int[]", "Hits that each step hands on; 0 if the request does not say."
+)
 RETRIEVAL_METADATA_KEYS: Final = _attribute(
     "neuronscope.retrieval.metadata.keys", "string[]", "Metadata keys of the hits, values never."
 )
@@ -269,7 +277,9 @@ QUERY_FINGERPRINT: Final = _attribute(
     "string",
     "64-bit SimHash of the query vector: alike vectors, alike bits.",
 )
-QUERY_COUNT: Final = _attribute("neuronscope.query.count", "int", "Query vectors of one call.")
+QUERY_VECTOR: Final = _attribute("neuronscope.query.vector", "double[]", "The query vector.", _CONTENT)
+QUERY_COUNT: Final = _attribute("neuronscope.query.count", "int", "Queries of one call.")
+QUERY_INDEX: Final = _attribute("neuronscope.query.index", "int", "Position of a query in its batch, from 0.")
 WRITE_COUNT: Final = _attribute("neuronscope.write.count", "int", "Points written, if the call tells.")
 MODEL_NAME: Final = _attribute("neuronscope.model.name", "string", "Name of the in-process model.")
 MODEL_FORWARDS: Final = _attribute("neuronscope.model.forwards", "int", "Forward passes of the call.")
@@ -320,6 +330,9 @@ OPERATION_EXCEPTION: Final = _event(
     "gen_ai.client.operation.exception", 13, "WARN", "The exception that a GenAI call raised."
 )
 
+# On the span of a batch, one for each of its queries: the attributes that the span of a single query has.
+RETRIEVAL_QUERY: Final = "neuronscope.retrieval.query"
+
 # --- Metrics -------------------------------------------------------------------------------------
 # Bucket bounds of the semantic conventions v1.41.
 SECONDS: Final = tuple(0.01 * 2**i for i in range(14))
@@ -366,17 +379,36 @@ HTTP_DURATION: Final = _metric(
     (HTTP_REQUEST_METHOD, HTTP_ROUTE, HTTP_RESPONSE_STATUS_CODE, URL_SCHEME, ERROR_TYPE),
     HTTP_SECONDS,
 )
-_RETRIEVAL = (DB_SYSTEM, DB_COLLECTION, RETRIEVAL_METRIC)
+_RETRIEVAL = (DB_SYSTEM, DB_COLLECTION, RETRIEVAL_METRIC, RETRIEVAL_TOP_K)
+NORMS: Final = (0.0, 0.5, 0.9, 0.99, 0.999, 1.001, 1.01, 1.1, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 TOP_SCORE: Final = _metric(
-    "neuronscope.retrieval.top_score", _H, "", "Best score of a query.", _RETRIEVAL, SCORES
+    "neuronscope.retrieval.top_score", _H, "", "Best score of a query; more is better.", _RETRIEVAL, SCORES
 )
 KTH_SCORE: Final = _metric(
-    "neuronscope.retrieval.kth_score", _H, "", "Worst returned score of a query.", _RETRIEVAL, SCORES
+    "neuronscope.retrieval.kth_score",
+    _H,
+    "",
+    "Worst returned score of a query; more is better.",
+    _RETRIEVAL,
+    SCORES,
+)
+RETURNED_SHARE: Final = _metric(
+    "neuronscope.retrieval.returned.share", _H, "1", "Hits returned over hits asked for.", _RETRIEVAL, RATIOS
+)
+QUERY_NORM_METRIC: Final = _metric(
+    "neuronscope.query.norm", _H, "", "L2 norm of query vectors.", _RETRIEVAL, NORMS
 )
 MARGIN: Final = _metric("neuronscope.retrieval.margin", _H, "", "Relative margin.", _RETRIEVAL, RATIOS)
 RETRIEVALS: Final = _metric("neuronscope.retrieval.queries", _C, "{query}", "Queries.", _RETRIEVAL)
 RETRIEVALS_EMPTY: Final = _metric(
     "neuronscope.retrieval.empty", _C, "{query}", "Queries without any hit.", _RETRIEVAL
+)
+POINTS_WRITTEN: Final = _metric(
+    "neuronscope.store.writes",
+    _C,
+    "{point}",
+    "Points written or removed, by calls that tell.",
+    (DB_SYSTEM, DB_COLLECTION, DB_OPERATION),
 )
 PREFILL_SECONDS: Final = _metric(
     "neuronscope.model.prefill.duration",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from neuronscope.signals import names
-from neuronscope.signals.records import SpanRecord
+from neuronscope.signals.records import SpanEvent, SpanRecord
+from neuronscope.signals.scores import normalised
 
 LLM_OPERATIONS: Final = frozenset({"chat", "text_completion", "generate_content", "embeddings", "rerank"})
 
@@ -78,13 +79,52 @@ class LLMSpan(_View):
 
 
 @dataclass(frozen=True, slots=True)
+class SearchStage:
+    """One step of a search that has several, such as a hybrid's halves and their fusion.
+
+    Attributes:
+        kind: how it ranks: ``dense``, ``sparse``, ``rrf``, ``rerank`` and so on.
+        name: of the vector it searches or the model that ranks, if it has one.
+        k: hits it hands on; None if the request did not say.
+    """
+
+    kind: str
+    name: str | None
+    k: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RetrievalSpan(_View):
-    """A similarity search.  Scores are as the store returned them."""
+    """One query to a vector store.  A batch is one span and as many of these as it has queries.
+
+    Attributes:
+        event: the record of this query, if it is one of a batch.
+    """
+
+    event: SpanEvent | None = None
+
+    def _of_query(self, key: str) -> Any:
+        return (self.span if self.event is None else self.event).attributes.get(key)
+
+    @property
+    def index(self) -> int:
+        """Position of the query in its batch, from 0."""
+        return cast("int", self._of_query(names.QUERY_INDEX) or 0)
+
+    @property
+    def query_count(self) -> int:
+        """Queries of the call that this one is part of."""
+        return cast("int", self._get(names.QUERY_COUNT) or 1)
 
     @property
     def collection(self) -> str | None:
         """Collection searched."""
         return cast("str | None", self._get(names.DB_COLLECTION))
+
+    @property
+    def namespace(self) -> str | None:
+        """Database, namespace or tenant searched."""
+        return cast("str | None", self._get(names.DB_NAMESPACE))
 
     @property
     def store(self) -> str | None:
@@ -94,37 +134,84 @@ class RetrievalSpan(_View):
     @property
     def k(self) -> int | None:
         """Hits asked for."""
-        return cast("int | None", self._get(names.RETRIEVAL_TOP_K))
+        return cast("int | None", self._of_query(names.RETRIEVAL_TOP_K))
+
+    @property
+    def returned(self) -> int | None:
+        """Hits returned; None if the search failed."""
+        return cast("int | None", self._of_query(names.RETRIEVAL_RETURNED))
+
+    @property
+    def filtered(self) -> bool | None:
+        """Was the search restricted by a filter?"""
+        return cast("bool | None", self._of_query(names.RETRIEVAL_FILTERED))
 
     @property
     def ids(self) -> Sequence[str]:
         """Document ids, best first."""
-        return cast("Sequence[str]", self._get(names.RETRIEVAL_IDS) or ())
+        return cast("Sequence[str]", self._of_query(names.RETRIEVAL_IDS) or ())
 
     @property
     def scores(self) -> Sequence[float]:
-        """Scores in the order of `ids`."""
-        return cast("Sequence[float]", self._get(names.RETRIEVAL_SCORES) or ())
+        """Scores in the order of `ids`, as the store returned them."""
+        return cast("Sequence[float]", self._of_query(names.RETRIEVAL_SCORES) or ())
+
+    @property
+    def normalised_scores(self) -> Sequence[float]:
+        """Scores where more is better, comparable between stores (see `neuronscope.signals.scores`)."""
+        return normalised(self.scores, self.metric)
+
+    @property
+    def metric(self) -> str | None:
+        """How scores read: ``cosine``, ``cosine_distance``, ``euclid`` and so on; None if unknown."""
+        return cast("str | None", self._of_query(names.RETRIEVAL_METRIC))
 
     @property
     def top_score(self) -> float | None:
         """The best score; None for an empty result."""
-        return cast("float | None", self._get(names.RETRIEVAL_TOP_SCORE))
+        return cast("float | None", self._of_query(names.RETRIEVAL_TOP_SCORE))
 
     @property
     def margin(self) -> float | None:
         """Relative margin between the best and the worst returned score."""
-        return cast("float | None", self._get(names.RETRIEVAL_MARGIN))
+        return cast("float | None", self._of_query(names.RETRIEVAL_MARGIN))
 
     @property
     def metadata_keys(self) -> Sequence[str]:
         """Metadata keys of the hits."""
-        return cast("Sequence[str]", self._get(names.RETRIEVAL_METADATA_KEYS) or ())
+        return cast("Sequence[str]", self._of_query(names.RETRIEVAL_METADATA_KEYS) or ())
 
     @property
     def query_fingerprint(self) -> str | None:
-        """SimHash of the query vector."""
-        return cast("str | None", self._get(names.QUERY_FINGERPRINT))
+        """SimHash of the query vector: similar vectors share bits."""
+        return cast("str | None", self._of_query(names.QUERY_FINGERPRINT))
+
+    @property
+    def query_dimension(self) -> int | None:
+        """Length of the query vector."""
+        return cast("int | None", self._of_query(names.QUERY_DIMENSION))
+
+    @property
+    def query_norm(self) -> float | None:
+        """L2 norm of the query vector."""
+        return cast("float | None", self._of_query(names.QUERY_NORM))
+
+    @property
+    def query_dtype(self) -> str | None:
+        """Element type of the query vector."""
+        return cast("str | None", self._of_query(names.QUERY_DTYPE))
+
+    @property
+    def stages(self) -> Sequence[SearchStage]:
+        """Steps of a search that has several, in order; the last one ranks the hits."""
+        kinds = cast("Sequence[str]", self._of_query(names.RETRIEVAL_STAGES) or ())
+        counts = cast("Sequence[int]", self._of_query(names.RETRIEVAL_STAGES_K) or ())
+        steps = [kind.partition(":") for kind in kinds]
+        known = [*counts, *(0 for _ in steps)]
+        return [
+            SearchStage(kind, name or None, k or None)
+            for (kind, _, name), k in zip(steps, known, strict=False)
+        ]
 
 
 def llm_spans(spans: Sequence[SpanRecord]) -> list[LLMSpan]:
@@ -133,5 +220,15 @@ def llm_spans(spans: Sequence[SpanRecord]) -> list[LLMSpan]:
 
 
 def retrieval_spans(spans: Sequence[SpanRecord]) -> list[RetrievalSpan]:
-    """The similarity searches among spans, in order of their start."""
-    return [RetrievalSpan(span) for span in spans if span.attributes.get(names.OPERATION_NAME) == "retrieval"]
+    """The similarity searches among spans, in order of their start; of a batch, each of its queries."""
+    return [
+        view
+        for span in spans
+        if span.attributes.get(names.OPERATION_NAME) == "retrieval"
+        for view in _queries_of(span)
+    ]
+
+
+def _queries_of(span: SpanRecord) -> list[RetrievalSpan]:
+    queries = [event for event in span.events if event.name == names.RETRIEVAL_QUERY]
+    return [RetrievalSpan(span, event) for event in queries] or [RetrievalSpan(span)]

@@ -24,6 +24,7 @@ from neuronscope.instrumentation import (
 )
 from neuronscope_instrumentation.qdrant.clients import KnownClient, known_client, local_vectors
 from neuronscope_instrumentation.qdrant.queries import (
+    DEFAULT_LIMIT,
     DISCOVERY,
     STORED_POINTS,
     AskedQuery,
@@ -35,7 +36,6 @@ OWNERS: Final = (
     "qdrant_client.qdrant_client:QdrantClient",
     "qdrant_client.async_qdrant_client:AsyncQdrantClient",
 )
-DEFAULT_LIMIT: Final = 10
 DEFAULT_GROUP_SIZE: Final = 3
 Arguments = dict[str, Any]
 

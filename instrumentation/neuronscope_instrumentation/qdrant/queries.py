@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from neuronscope.instrumentation import Request
-from neuronscope.signals import names
+from neuronscope.instrumentation import Query, Request, Stage
 from neuronscope_instrumentation.qdrant.clients import distance
 
 # Stand for the queries of the older `recommend` and `discover`, whose vectors are the store's.
@@ -21,6 +20,23 @@ _UNSCORED: Final = frozenset({"NoneType", "OrderByQuery", "SampleQuery"})
 _OWN_SCALE: Final = frozenset(
     {"FormulaQuery", "DiscoverQuery", "ContextQuery", "RelevanceFeedbackQuery", "TextQuery"}
 )
+# How queries rank, as stages of a search are called.
+_KINDS: Final = {
+    "NoneType": "filter",
+    "RrfQuery": "rrf",
+    "SparseVector": "sparse",
+    "RecommendQuery": "recommend",
+    "DiscoverQuery": "discover",
+    "ContextQuery": "context",
+    "RelevanceFeedbackQuery": "feedback",
+    "FormulaQuery": "formula",
+    "OrderByQuery": "order",
+    "SampleQuery": "sample",
+    "Document": "text",
+    "TextQuery": "text",
+    "Image": "image",
+}
+DEFAULT_LIMIT: Final = 10
 
 
 class AskedQuery(NamedTuple):
@@ -56,14 +72,18 @@ def read_request(kept: Mapping[str, Any], content: bool) -> Request:
     if queries is None:
         return Request(write_count=kept.get("write_count"), filtered=kept.get("filtered"))
     vectors = kept["vectors"] or kept["client"].learned.get(kept["collection"])
-    texts = {text for asked in queries if content and (text := _text(asked.query))}
-    return Request(
-        k=_common({asked.limit for asked in queries}),
-        filtered=any(map(_filtered, queries)),
-        query_vectors=[query_vector(asked) for asked in queries],
-        query_text=_common(texts),
-        metric=_common({scale(asked.query, asked.using, vectors) for asked in queries}),
-        extra={names.DB_BATCH_SIZE: len(queries)} if len(queries) > 1 else {},
+    return Request(queries=[read_query(asked, vectors, content) for asked in queries])
+
+
+def read_query(asked: AskedQuery, vectors: Any, content: bool) -> Query:
+    """One query in our words."""
+    return Query(
+        vector=query_vector(asked),
+        text=_text(asked.query) if content else None,
+        k=asked.limit,
+        filtered=_filtered(asked),
+        metric=scale(asked.query, asked.using, vectors),
+        stages=stages(asked),
     )
 
 
@@ -100,6 +120,34 @@ def query_vector(asked: AskedQuery) -> Any:
     return dense[0] if len(dense) == 1 else None
 
 
+def stages(asked: AskedQuery) -> list[Stage] | None:
+    """The steps of a query that merges or rescores the results of others, innermost first; else None."""
+    if not asked.prefetch:
+        return None
+    inner = [stage for step in _steps(asked) for stage in _step(step)]
+    return [*inner, Stage(kind_of(asked.query), asked.using, asked.limit)]
+
+
+def _step(prefetch: Any) -> list[Stage]:
+    nested = getattr(prefetch, "prefetch", None) or ()
+    steps = cast(Sequence[Any], nested if type(nested) is list else (nested,)) if nested else ()
+    inner = [stage for step in steps for stage in _step(step)]
+    limit = getattr(prefetch, "limit", None) or DEFAULT_LIMIT
+    return [*inner, Stage(kind_of(getattr(prefetch, "query", None)), getattr(prefetch, "using", None), limit)]
+
+
+def kind_of(query: Any) -> str:
+    """How a query ranks: ``dense``, ``sparse``, ``multi``, ``rrf``, ``formula`` and so on."""
+    kind = type(query).__name__
+    if kind == "NearestQuery":
+        return kind_of(query.nearest)
+    if kind == "FusionQuery":
+        return str(getattr(query.fusion, "value", query.fusion))
+    if kind == "list" and query and isinstance(query[0], list):
+        return "multi"
+    return _KINDS.get(kind, "dense" if _dense(query) is not None else "id")
+
+
 def _dense(query: Any) -> Any:
     query = getattr(query, "nearest", query)
     return query if type(query).__name__ in ("list", "tuple") or hasattr(query, "__array__") else None
@@ -118,8 +166,3 @@ def _filtered(asked: AskedQuery) -> bool:
 def _steps(asked: AskedQuery) -> Sequence[Any]:
     prefetch: Any = asked.prefetch
     return cast(Sequence[Any], prefetch if type(prefetch) is list else (prefetch,))
-
-
-def _common(values: set[Any]) -> Any:
-    """What all queries of a call have in common; None if they differ."""
-    return next(iter(values)) if len(values) == 1 else None
