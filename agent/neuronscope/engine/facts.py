@@ -38,6 +38,7 @@ _REQUEST: Final = (
     ("filtered", names.RETRIEVAL_FILTERED),
     ("namespace", names.DB_NAMESPACE),
     ("write_count", names.WRITE_COUNT),
+    ("query_text", names.RETRIEVAL_QUERY_TEXT),
 )
 _RESPONSE: Final = (
     ("model", names.RESPONSE_MODEL),

@@ -89,7 +89,7 @@ class Query(Struct, frozen=True, kw_only=True):
 class Request(Struct, frozen=True, kw_only=True):
     """What was asked, in our words.  Unset fields are unknown and produce nothing.
 
-    Content fields (`messages`, `Query.text`) are filled only when the engine asks for content.
+    Content fields (`messages`, `query_text`, `Query.text`) are filled only when the engine asks for content.
     """
 
     model: str | None = None
@@ -120,6 +120,7 @@ class Request(Struct, frozen=True, kw_only=True):
     namespace: str | None = None
     k: int | None = None
     filtered: bool | None = None
+    query_text: str | None = None  # of a reranking; a search has it in `queries`
     queries: Sequence[Query] | None = None  # what was searched with; in order, one record each
     metric: str | None = None  # as in `Response`, for stores whose request or collection tells it
     stages: Sequence[Stage] | None = None
