@@ -133,7 +133,9 @@ def hit_facts(hits: Sequence[Hit], metric: str | None) -> Pairs:
     """What one query found: ids, scores as the store told them, how far the best hit stands out."""
     yield names.RETRIEVAL_RETURNED, len(hits)
     yield names.RETRIEVAL_EMPTY, len(hits) == 0
-    yield names.RETRIEVAL_IDS, [hit.id for hit in hits]
+    ids = [hit.id for hit in hits]
+    if not ids or any(ids):  # a store may tell how many it found, but not what
+        yield names.RETRIEVAL_IDS, ids
     scores = [float(hit.score) for hit in hits if hit.score is not None]
     if len(scores) == len(hits):
         yield names.RETRIEVAL_SCORES, scores

@@ -133,6 +133,7 @@ class Hit(Struct, frozen=True):
     """One retrieved document; `score` is as the store returned it.
 
     Attributes:
+        id: empty if the store does not tell.
         metadata: its keys are recorded, its values with content only.
         text: the document, content.
     """

@@ -47,6 +47,7 @@ CLIENTS: Final[dict[str, Entry]] = {
         "neuronscope_instrumentation.google_genai:GOOGLE_GENAI", "google-genai", "google-genai"
     ),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
+    "faiss": Entry("neuronscope_instrumentation.faiss:FAISS", "faiss-cpu", "faiss"),
     "sentence_transformers": Entry(
         "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",
         "sentence-transformers",

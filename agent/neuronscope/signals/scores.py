@@ -69,6 +69,13 @@ SCALES: Final[dict[str, Scale]] = {
     "chebyshev": Scale(True, _closeness),
     "hamming": Scale(True, _closeness),
     "jaccard": Scale(True, _one_minus),
+    "jaccard_similarity": Scale(False, _same),
+    # Distances that only FAISS has.
+    "lp": Scale(True, _closeness),
+    "canberra": Scale(True, _closeness),
+    "bray_curtis": Scale(True, _closeness),
+    "jensen_shannon": Scale(True, _closeness),
+    "gower": Scale(True, _closeness),
     # Scores on a scale of their own, on which more is better.
     "rrf": UNKNOWN,
     "dbsf": UNKNOWN,
