@@ -15,7 +15,6 @@ from neuronscope_exporters.otlp.wire import (
     VARINTS,
     delimited,
     double,
-    small_varint,
     string,
     utf8,
     varint,
@@ -26,6 +25,7 @@ _MAX_KEY_LENGTH: Final = 256
 _MAX_VALUES: Final = 64  # of one key; beyond it the key has high cardinality
 _MAX_SEQUENCE: Final = 8  # hashing longer ones costs as much as encoding them
 _MAX_DEPTH: Final = 32
+_ONE_BYTE: Final = 128  # integers below it are varints of one byte, others in the table of two
 _MAX_DECIMAL_BITS: Final = 4096  # Python refuses to write longer integers in decimal
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
@@ -94,13 +94,14 @@ class _Key:
     the message they go into.
     """
 
-    __slots__ = ("_field", "_full", "double", "false", "integers", "true", "values")
+    __slots__ = ("_field", "_full", "double", "false", "integers", "long", "short", "true", "values")
 
     def __init__(self, key: str) -> None:
         self._field = b"\x0a" + string(key)  # KeyValue.key = 1
         self.double = self._begin(9) + b"\x21"
         # Indexed by the length of the varint that follows.
         self.integers = [self._begin(1 + size) + b"\x18" for size in range(11)]
+        self.short, self.long = self.integers[1:3]  # the commonest
         self.true = self._begin(2) + _TRUE
         self.false = self._begin(2) + _FALSE
         # Texts, and tuples of texts only: no two of those are equal and yet encoded differently, as True
@@ -131,8 +132,8 @@ class _Key:
         number = varint(value)
         return self.integers[len(number)] + number
 
-    def texts(self, value: tuple[object, ...]) -> bytes:
-        """The pair with a tuple, remembered if it is a short one of texts."""
+    def items(self, value: tuple[object, ...]) -> bytes:
+        """The pair with a sequence, remembered if it is a short one of texts."""
         if len(value) > _MAX_SEQUENCE:
             return self.other(value)
         try:
@@ -175,9 +176,9 @@ class AttributeEncoder:
             return b"", 0
         pairs: list[bytes] = []
         add = pairs.append
-        keys = self._keys
+        find = self._keys.get
         for key, value in attributes.items():
-            known = keys.get(key)
+            known = find(key)
             if known is None:
                 known = self._admit(key)
                 if known is None:
@@ -187,8 +188,7 @@ class AttributeEncoder:
                 add(known.values.get(value) or known.text(value))
             elif kind is int:
                 if 0 <= value < KNOWN:
-                    number = small_varint(value)
-                    add(known.integers[len(number)] + number)
+                    add((known.short if value < _ONE_BYTE else known.long) + VARINTS[value])
                 else:
                     add(known.integer(value))
             elif kind is float:
@@ -215,8 +215,8 @@ def _unusual(known: _Key, value: object) -> bytes | None:
     if value is False:
         return known.false
     try:
-        if value.__class__ is tuple:
-            return known.texts(cast(tuple[object, ...], value))
+        if value.__class__ is tuple or value.__class__ is list:
+            return known.items(tuple(cast("Sequence[object]", value)))
         return known.other(value)
     except UnencodableError:
         return None

@@ -7,6 +7,8 @@ Source: opentelemetry-proto, trace/v1/trace.proto.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from typing import Final
 
 from opentelemetry.trace import SpanKind, StatusCode
@@ -22,6 +24,11 @@ _PARENT_LOCAL: Final = b"\x85\x01" + fixed32(0x100)  # flags = 16
 _PARENT_REMOTE: Final = b"\x85\x01" + fixed32(0x300)
 _LINK_FLAGS: Final = b"\x35" + fixed32(0x100)  # Link.flags = 6
 _EMPTY_STATUS: Final = b"\x7a\x00"  # status = 15
+_USUAL_END: Final = _EMPTY_STATUS + _PARENT_LOCAL
+_LOW: Final = (1 << 64) - 1
+# Ids are big-endian bytes, times little-endian numbers; each with the tags in front of them.
+_identity: Final[Callable[..., bytes]] = struct.Struct(">2sQQ2sQ").pack
+_times: Final[Callable[..., bytes]] = struct.Struct("<cQcQ").pack
 
 
 class SpanEncoder(RequestEncoder[SpanRecord]):
@@ -31,25 +38,17 @@ class SpanEncoder(RequestEncoder[SpanRecord]):
         """The body of one `Span` message."""
         span = record
         attributes, unencodable = self._attributes.encode(span.attributes, b"\x4a")  # attributes = 9
+        trace_id = span.trace_id
         parts = [
-            b"\x0a\x10",  # trace_id = 1
-            span.trace_id.to_bytes(16, "big"),
-            b"\x12\x08",  # span_id = 2
-            span.span_id.to_bytes(8, "big"),
-        ]
-        if span.trace_state:
-            parts += (b"\x1a", string(span.trace_state))  # trace_state = 3
-        if span.parent_span_id is not None:
-            parts += (b"\x22\x08", span.parent_span_id.to_bytes(8, "big"))  # parent_span_id = 4
-        parts += (
+            _identity(b"\x0a\x10", trace_id >> 64, trace_id & _LOW, b"\x12\x08", span.span_id),  # = 1, 2
+            b"\x1a" + string(span.trace_state) if span.trace_state else b"",  # trace_state = 3
+            # parent_span_id = 4
+            b"" if span.parent_span_id is None else b"\x22\x08" + span.parent_span_id.to_bytes(8, "big"),
             self._names.get(span.name) or self.name(span.name, b"\x2a"),  # name = 5
             _KINDS[span.kind],
-            b"\x39",  # start_time_unix_nano = 7
-            fixed64(span.start_unix_ns),
-            b"\x41",  # end_time_unix_nano = 8
-            fixed64(span.end_unix_ns),
+            _times(b"\x39", span.start_unix_ns, b"\x41", span.end_unix_ns),  # = 7, 8
             attributes,
-        )
+        ]
         if unencodable or span.dropped_attributes:
             parts.append(b"\x50" + counted(span.dropped_attributes + unencodable))  # = 10
         if span.events:
@@ -60,9 +59,11 @@ class SpanEncoder(RequestEncoder[SpanRecord]):
             parts += [b"\x6a" + delimited(self._link(link)) for link in span.links]  # = 13
         if span.dropped_links:
             parts.append(b"\x70" + counted(span.dropped_links))  # = 14
-        unset = span.status is _UNSET
-        parts.append(_EMPTY_STATUS if unset else _status(span.status, span.status_message))
-        parts.append(_PARENT_REMOTE if span.parent_is_remote else _PARENT_LOCAL)
+        if span.status is _UNSET and not span.parent_is_remote:
+            parts.append(_USUAL_END)
+        else:
+            parts.append(_status(span.status, span.status_message))
+            parts.append(_PARENT_REMOTE if span.parent_is_remote else _PARENT_LOCAL)
         return b"".join(parts)
 
     def _event(self, event: SpanEvent) -> bytes:
@@ -94,5 +95,7 @@ class SpanEncoder(RequestEncoder[SpanRecord]):
 
 def _status(code: StatusCode, message: str | None) -> bytes:
     """`Span.status` (15); only errors have a description, by OpenTelemetry's rule."""
+    if code is _UNSET:
+        return _EMPTY_STATUS
     body = b"\x12" + string(message) if message and code is StatusCode.ERROR else b""  # message = 2
     return b"\x7a" + delimited(body + b"\x18" + varint(code.value))  # code = 3
