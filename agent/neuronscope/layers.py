@@ -217,6 +217,14 @@ def _current_call(
         return ours.model_call, trace_id, span_id
 
 
+def _is_current(call: ModelCall) -> bool:
+    """Is this the model call of the current span?"""
+    context = otel_context.get_current()
+    span = trace.get_current_span(context)
+    ours = span if isinstance(span, LightSpan) else context.get(OURS)
+    return isinstance(ours, LightSpan) and ours.model_call is call
+
+
 # --- the always-on agent ---------------------------------------------------------------------------
 
 
@@ -280,7 +288,7 @@ class CallWatch:
 
     __slots__ = (
         "_adapter", "_budget", "_call", "_chosen", "_counted", "_group", "_layer_ids", "_model",
-        "_recording", "_root", "_undo", "_watches",
+        "_recording", "_root", "_undo", "_unasked", "_watches",
     )  # fmt: skip
 
     def __init__(self, model: Any, plan: _Plan, call: ModelCall, adapter: ObservingBackend) -> None:
@@ -298,6 +306,7 @@ class CallWatch:
         self._undo: dict[Site, Callable[[], None]] = {}
         self._chosen: Sequence[Site] = ()
         self._counted = 0
+        self._unasked = 0  # forwards that were too early for the budget to be asked
         self._root = adapter.observe_layer(model, ROOT, self._forward_ended)
         self._plan()
         self._charge(started)
@@ -308,16 +317,22 @@ class CallWatch:
         GUARD.call("layers.leave", self._root)
         self._count_unwatched()
         self._watch(())
-        if self._group is None:
-            started -= int(2 * _slots.cost_ns * len(self._call.root_ends))
-        self._charge(started)
+        unclocked = len(self._call.root_ends) if self._group is None else self._unasked
+        if self._group is not None and self._unasked:
+            self._budget.went_by(self._group, self._unasked)
+        self._charge(started - int(2 * _slots.cost_ns * unclocked))
 
     def _forward_ended(self, _: TensorSnapshot) -> None:
-        started = time.thread_time_ns() if self._group is not None else 0
-        if _current_call(self._call.model, self._recording, None)[0] is not self._call:
+        group = self._group
+        now = time.perf_counter_ns()
+        early = group is None or (not self._chosen and now < group.not_before)
+        # The model has emptied the caches: here, each line costs as much as ten of a loop.
+        started = 0 if early else time.thread_time_ns()
+        if not _is_current(self._call):
             return  # another call's forward of the same model
-        self._call.root_ends.append(time.perf_counter_ns())
-        if self._group is None:
+        self._call.root_ends.append(now)
+        if early:
+            self._unasked += 1
             return  # charged in `leave`
         _slots.seen(SLOT_BY_LOOK * (time.thread_time_ns() - started))
         self._plan()

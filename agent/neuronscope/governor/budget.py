@@ -35,6 +35,7 @@ MAX_TOLD: Final = 512  # layers in an event
 _NEVER: Final = 1 << 62
 # What watching a layer for one forward costs beside the capture: installing, removing, being called.
 WATCH_NS: Final = 10_000
+WAIT_NS: Final = 250_000_000  # the balance is looked at so often, however low it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,16 @@ class Group:
     Attributes:
         sites: the sites.
         refused: forwards in which none of them was watched.
+        not_before: the clock's reading before which nothing can have become affordable: there is no use
+            in asking `Budget.plan` earlier.
     """
 
-    __slots__ = ("refused", "sites")
+    __slots__ = ("not_before", "refused", "sites")
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self.sites = tuple(sites)
         self.refused = 0
+        self.not_before = 0
 
 
 class Budget:
@@ -314,11 +318,23 @@ class Budget:
             chosen = self._affordable(group)
             if not chosen:
                 group.refused += 1
+                group.not_before = self._read_at + self._wait()
                 if not self.exhausted:
                     self._ladder.withheld(Fidelity.CRITICAL, self._read_at)
         if self._ladder.outbox:
             self._deliver()
         return chosen
+
+    def went_by(self, group: Group, forwards: int) -> None:
+        """So many forwards of the group ended before `not_before`, with none of its sites watched."""
+        with self._lock:
+            group.refused += forwards
+
+    def _wait(self) -> int:
+        """Nanoseconds in which the cheapest capture cannot become affordable: work is at most time."""
+        if self._rate <= 0 or self.exhausted:
+            return WAIT_NS
+        return int(min(max(0.0, WATCH_NS - self._balance()) / self._rate, WAIT_NS))
 
     def _affordable(self, group: Group) -> Sequence[Site]:
         turns = self._turns
