@@ -201,6 +201,9 @@ class Invocation:
     def _observe_body(self, response: Any) -> bool:
         """The service got an HTTP response: its body is the result, now or when it has been read."""
         self._unwrapped = True
+        when_read = getattr(response, "when_read", None)
+        if when_read is not None:
+            return bool(when_read(self.finish_later))
         status = getattr(response, "status_code", None)
         if isinstance(status, int) and status >= FAILED:
             self.call.error = ErrorFacts(str(status), status)  # the SDK will raise when it looks at it
@@ -227,6 +230,8 @@ class Invocation:
 
     def _observe_stream(self, stream: Stream, result: Any) -> None:
         state = self._stream_state()
+        if stream.inner is not None:
+            result = stream.inner(result)
         if stream.get_iterator is None or stream.set_iterator is None:
             self._replacement = observe_generator(result, state)
             self._observing = True

@@ -248,6 +248,8 @@ class Stream:
 
     Attributes:
         is_stream: ``(result) -> bool``.
+        inner: ``(result) -> the stream object in it``, for results that are none themselves; the functions
+            below get that.
         get_iterator: ``(stream) -> iterator`` of parsed chunks, sync or async.  None: the result is a
             generator, and the service gets one of the same type in its place.
         set_iterator: ``(stream, iterator)`` puts ours in its place.
@@ -256,6 +258,7 @@ class Stream:
     """
 
     is_stream: Callable[[Any], bool]
+    inner: Callable[[Any], Any] | None = None
     get_iterator: Callable[[Any], Any] | None = None
     set_iterator: Callable[[Any, Any], None] | None = None
     body: Callable[[Any], Any] | None = None
@@ -278,7 +281,8 @@ class WrappedMethod:
             of the call's options, never to an object of the caller's; user headers win.
         body: ``(result) -> the httpx-like response inside a raw result``, or None.  The engine reads along
             when the service reads it: `Endpoint.read_response` gets the document, `Endpoint.fold_chunk` and
-            `Endpoint.is_content` each server-sent event, as bytes.
+            `Endpoint.is_content` each server-sent event, as bytes.  A body of another kind has a method
+            ``when_read(finish) -> bool``, and calls `finish` once, with the result or an exception.
         manager: the method is a ``@contextmanager``: its call is made when the block is entered, and what the
             block gets is the result.
         in_process: the work is done in this process (the span is INTERNAL, not CLIENT).
@@ -340,6 +344,8 @@ class ClientIntegration:
         handoffs: callables to carry context into.
         copies: methods whose result stands for their instance (``client.with_options``): when only single
             objects are instrumented, the copy is instrumented too.
+        members: ``(object) -> objects that act for it``: when only single objects are instrumented, those are
+            too (a collection's object for queries, say).
         install: escape hatch for a library that a table cannot describe: ``(engine) -> undo``.  Called
             once all of `modules` that are going to be imported have been; must be idempotent.
     """
@@ -351,6 +357,7 @@ class ClientIntegration:
     methods: tuple[WrappedMethod, ...] = ()
     handoffs: tuple[HandOff, ...] = ()
     copies: tuple[str, ...] = ()
+    members: Callable[[Any], Iterable[Any]] | None = None
     install: Callable[[Engine, str], Callable[[], None]] | None = None
 
 

@@ -46,6 +46,7 @@ CLIENTS: Final[dict[str, Entry]] = {
     "google_genai": Entry(
         "neuronscope_instrumentation.google_genai:GOOGLE_GENAI", "google-genai", "google-genai"
     ),
+    "bedrock": Entry("neuronscope_instrumentation.bedrock:BEDROCK", "botocore", "bedrock"),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
     "faiss": Entry("neuronscope_instrumentation.faiss:FAISS", "faiss-cpu", "faiss"),
     "sentence_transformers": Entry(

@@ -176,6 +176,8 @@ OPENAI_API_TYPE: Final = _attribute("openai.api.type", "string", "chat_completio
 OPENAI_REQUEST_SERVICE_TIER: Final = _attribute("openai.request.service_tier", "string", "Tier asked.")
 OPENAI_RESPONSE_SERVICE_TIER: Final = _attribute("openai.response.service_tier", "string", "Tier used.")
 OPENAI_FINGERPRINT: Final = _attribute("openai.response.system_fingerprint", "string", "Backend id.")
+AWS_REQUEST_ID: Final = _attribute("aws.request_id", "string", "AWS's id of the request.")
+BEDROCK_GUARDRAIL: Final = _attribute("aws.bedrock.guardrail.id", "string", "Guardrail in force.", _ID)
 REASONING_LEVEL: Final = _attribute("gen_ai.request.reasoning.level", "string", "Effort asked for.")
 PREVIOUS_RESPONSE_ID: Final = _attribute(
     "gen_ai.request.previous_response.id", "string", "The response that this request continues."

@@ -18,6 +18,7 @@ from neuronscope.testing.exporter import InMemoryExporter
 
 if TYPE_CHECKING:
     from neuronscope.testing.fake_anthropic import FakeAnthropic
+    from neuronscope.testing.fake_bedrock import FakeBedrock
     from neuronscope.testing.fake_cohere import FakeCohere
     from neuronscope.testing.fake_google import FakeGoogle
     from neuronscope.testing.fake_mistral import FakeMistral
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FakeAnthropic",
+    "FakeBedrock",
     "FakeCohere",
     "FakeGoogle",
     "FakeMistral",
@@ -36,6 +38,7 @@ __all__ = [
 
 _FAKES: Final = {
     "FakeAnthropic": "fake_anthropic",
+    "FakeBedrock": "fake_bedrock",
     "FakeCohere": "fake_cohere",
     "FakeGoogle": "fake_google",
     "FakeMistral": "fake_mistral",

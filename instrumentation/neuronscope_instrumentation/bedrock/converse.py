@@ -1,0 +1,119 @@
+"""The Converse API: one request and one answer for all models, and its stream of events.
+
+Models that take the same words in `InvokeModel` (Amazon Nova) are read by the same functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from neuronscope.instrumentation import Request, Response
+from neuronscope_instrumentation.bedrock.messages import (
+    content_parts,
+    finish_reason_name,
+    read_answer,
+    read_message,
+    tool_definition,
+)
+from neuronscope_instrumentation.common.draft import Draft, start
+from neuronscope_instrumentation.common.fields import count, field, items, mapping, number, text
+from neuronscope_instrumentation.common.parts import without_none
+
+
+def read_converse_request(asked: Mapping[str, Any], content: bool) -> Request:
+    """A conversation's turn in our words; `asked` has the parameters of the call."""
+    limits = mapping(asked.get("inferenceConfig")) or {}
+    more = mapping(asked.get("additionalModelRequestFields")) or {}
+    stops = [stop for stop in items(limits.get("stopSequences")) if isinstance(stop, str)]
+    messages = items(asked.get("messages"))
+    tools = items(field(asked.get("toolConfig"), "tools"))
+    return Request(
+        model=text(asked.get("modelId")),
+        stream=asked.get("stream") is True,
+        temperature=number(limits.get("temperature")),
+        top_p=number(limits.get("topP")),
+        top_k=_first_count(limits.get("topK"), more.get("top_k"), field(more.get("inferenceConfig"), "topK")),
+        max_tokens=_first_count(limits.get("maxTokens"), limits.get("max_new_tokens")),
+        output_type="json" if field(field(asked.get("outputConfig"), "textFormat"), "type") else None,
+        message_count=len(messages) or count(asked.get("message_count")),
+        messages=[read_message(message) for message in messages] or None if content else None,
+        system=list(content_parts(asked.get("system"))) or None if content else None,
+        tools=[tool_definition(tool) for tool in tools] or None if content else None,
+        stop_sequences=stops or None if content else None,
+    )
+
+
+def _first_count(*values: Any) -> int | None:
+    return next((found for found in map(count, values) if found is not None), None)
+
+
+def read_converse(answer: Any, content: bool) -> Response:
+    """An answer in our words."""
+    reason = text(field(answer, "stopReason"))
+    message = field(field(answer, "output"), "message")
+    return Response(
+        **usage(field(answer, "usage")),
+        finish_reasons=[reason] if reason is not None else None,
+        messages=[read_answer(message, reason)] if content and message is not None else None,
+    )
+
+
+def usage(told: Any) -> dict[str, Any]:
+    """Token counts.  Bedrock's `inputTokens` leaves cached ones out, OpenTelemetry's has them in."""
+    fresh = count(field(told, "inputTokens"))
+    read = _first_count(field(told, "cacheReadInputTokens"), field(told, "cacheReadInputTokenCount"))
+    written = _first_count(field(told, "cacheWriteInputTokens"), field(told, "cacheWriteInputTokenCount"))
+    return without_none(
+        {
+            "input_tokens": None if fresh is None else fresh + (read or 0) + (written or 0),
+            "output_tokens": count(field(told, "outputTokens")),
+            "cache_read_tokens": read,
+            "cache_write_tokens": written,
+        }
+    )
+
+
+def fold_converse(so_far: Response, event: Any, content: bool) -> Response:
+    """The response after one more event, which has one key: its kind."""
+    streamed = start(so_far, content)
+    changes: dict[str, Any] = {}
+    draft = None if streamed.drafts is None else streamed.drafts.of()
+    for kind, value in (mapping(event) or {}).items():
+        if kind == "metadata":
+            changes |= usage(field(value, "usage"))
+        elif kind == "messageStop":
+            reason = text(field(value, "stopReason"))
+            changes |= {"done": True, "finish_reasons": [reason] if reason is not None else None}
+            if draft is not None:
+                draft.finish_reason = finish_reason_name(reason)
+        elif draft is not None:
+            _fold_block(draft, kind, value)
+    return replace(streamed, **changes) if changes else streamed
+
+
+def _fold_block(draft: Draft, kind: str, value: Any) -> None:
+    index = field(value, "contentBlockIndex")
+    if kind == "contentBlockStart":
+        tool = field(field(value, "start"), "toolUse")
+        if tool is not None:
+            draft.tool(index, text(field(tool, "toolUseId")), text(field(tool, "name")), "")
+    elif kind == "contentBlockDelta":
+        delta = field(value, "delta")
+        words = text(field(delta, "text"))
+        thought = text(field(field(delta, "reasoningContent"), "text"))
+        arguments = text(field(field(delta, "toolUse"), "input"))
+        if words is not None:
+            draft.part({"type": "text", "content": words})
+        if thought is not None:
+            draft.part({"type": "reasoning", "content": thought})
+        if arguments is not None:
+            draft.tool(index, None, None, arguments)
+
+
+def has_content(event: Any) -> bool:
+    """Does an event carry something the model has written: text, reasoning, a tool call?"""
+    delta = field(field(event, "contentBlockDelta"), "delta")
+    return bool(delta) or field(field(field(event, "contentBlockStart"), "start"), "toolUse") is not None
