@@ -4,7 +4,9 @@
     turns.py      whose turn it is: the layer that has waited longest, then those that looked abnormal
     accounts.py   who spent what
     observed.py   how much work was observed
-    budget.py     the token bucket, and the judgement
+    purse.py      the token bucket: earned, spent, left
+    coverage.py   layers that run together, and how often each was seen
+    budget.py     what may be captured now, and the judgement
     ladder.py     the visible state, and who is told of its changes
     ledger.py     whom the worker works for
     measured.py   the same overhead, measured: captures off and on in alternating blocks
@@ -18,8 +20,10 @@ Spans, tokens, errors and propagation are never withheld; they are accounted for
 from __future__ import annotations
 
 from neuronscope.governor.accounts import Account
-from neuronscope.governor.budget import AGENT_FORGETS_S, GRANT_NS, MIN_JUDGED_NS, Budget, Coverage, Group
+from neuronscope.governor.budget import AGENT_FORGETS_S, MIN_JUDGED_NS, Budget
+from neuronscope.governor.coverage import Coverage, Group
 from neuronscope.governor.ledger import Ledger
+from neuronscope.governor.purse import GRANT_NS
 from neuronscope.governor.turns import Site
 
 __all__ = [

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import exp, inf
+from math import inf
 from typing import Any, Final
 
 from neuronscope.exceptions import OverheadBudgetExceeded
-from neuronscope.governor.accounts import CLIP, MOST_FOLLOWS, Account
 from neuronscope.governor.costs import Costs
+from neuronscope.governor.coverage import Coverage, Group, coverage
 from neuronscope.governor.ladder import Ladder, OnEvent
-from neuronscope.governor.observed import Work
+from neuronscope.governor.purse import Purse
 from neuronscope.governor.turns import Site, Turns
-from neuronscope.native import new_lock
 from neuronscope.settings import OverheadAction
 from neuronscope.signals.records import Fidelity
 
-GRANT_NS: Final = 20_000_000  # the first call of a scope must be able to record something
 # Less work than this has no meaningful percentage; nor has work that earns less than twice the grant.
 MIN_JUDGED_NS: Final = 200_000_000
-# What may be saved up, in ns of work: a long quiet time must not pay for a minute of full capture.
-CAPACITY_NS: Final = 10_000_000_000
 RESERVE_NS: Final = 1_000_000_000  # work whose earnings are kept for layers that have waited longer
 # Until the worker has told what its part of a capture costs, it may be as much as this, for a quarter of
 # the grant; and some captures are let through anyhow.
@@ -38,35 +33,7 @@ WATCH_NS: Final = 10_000
 WAIT_NS: Final = 250_000_000  # the balance is looked at so often, however low it is
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """How often one layer ran while watched, and how often it was captured."""
-
-    probe: str
-    layer: str
-    ran: int
-    captured: int
-
-
-class Group:
-    """Sites that run together: the watched layers of one model, forward by forward.
-
-    Attributes:
-        sites: the sites.
-        refused: forwards in which none of them was watched.
-        not_before: the clock's reading before which nothing can have become affordable: there is no use
-            in asking `Budget.plan` earlier.
-    """
-
-    __slots__ = ("not_before", "refused", "sites")
-
-    def __init__(self, sites: Sequence[Site]) -> None:
-        self.sites = tuple(sites)
-        self.refused = 0
-        self.not_before = 0
-
-
-class Budget:
+class Budget(Purse):
     """The token bucket of one scope, or of the always-on agent.  Thread-safe.
 
     It earns a share of the observed work (see `Work`), and pays for captures and everything else.
@@ -100,32 +67,16 @@ class Budget:
         name: str = "",
         on_event: OnEvent | None = None,
     ) -> None:
+        super().__init__(max_overhead_pct, clock, cpu, parent, forget_s)
         self.max_overhead_pct = max_overhead_pct
         self.action: OverheadAction = action
         self.name = name
         self.exhausted = False
         self.hidden: float = 1.0 if parent is None else parent.hidden
-        self._parent = parent
-        self._forget_ns = None if forget_s is None else forget_s * 1e9
-        self._clock = clock
-        self._lock = new_lock()  # re-entered when garbage collection ends a stream
-        # On the hot path: a `with` costs twice as much.
-        self._acquire, self._release = self._lock.acquire, self._lock.release
-        self._work = Work(clock, cpu)
-        self._work_ns = 0.0
         self._read_at = 0
         self._paused = False
-        # money
-        self._rate = max_overhead_pct / 100.0
-        self._grant = GRANT_NS * min(1.0, max_overhead_pct / 5.0)
-        self._earned = self._grant
-        self._spent = 0.0  # out of this bucket
-        self._told_ns = 0.0  # by budgets inside this one, which pay themselves
-        self._reserved = 0.0
         self._in_flight = 0
         self._trying = False
-        self._largest = 0.0
-        self._surplus = 0.0
         # the worker's part of a capture that is still in the queue
         self._after = Costs()
         self._after_known: bool = parent is not None and parent._after_known
@@ -139,7 +90,6 @@ class Budget:
         self._sites: dict[tuple[str, str], Site] = {}
         self._known: dict[str, Site] = {}  # by probe, one whose cost has been seen
         self._groups: dict[tuple[str, ...], Group] = {}
-        self._accounts: dict[str, Account] = {}
         # the ladder
         self._free = action != "reduce"  # nothing is withheld
         self._closed = False
@@ -150,50 +100,6 @@ class Budget:
         self._open_to = _NEVER
         self._reduced = 0
         self._ladder = Ladder(self._facts, on_event)
-
-    # --- observed time ---------------------------------------------------------------------------
-    def enter(self, probe: str = "", spent_ns: float = 0) -> None:
-        """An observed interval begins (a call, a scope); `spent_ns` of the caller's thread went into that."""
-        self._acquire()
-        try:
-            work = self._work
-            if work.active == 0:
-                work.since = self._clock()
-            work.active += 1
-            if spent_ns:
-                self._charge(probe, spent_ns)
-        finally:
-            self._release()
-
-    def leave(self, probe: str = "", spent_ns: float = 0) -> None:
-        """An observed interval ends; `spent_ns` of the caller's thread went into observing it."""
-        self._acquire()
-        try:
-            work = self._work
-            work.active -= 1
-            if work.active == 0:
-                work.closed_ns += self._clock() - work.since
-            if spent_ns:
-                self._charge(probe, spent_ns)
-        finally:
-            self._release()
-
-    def charge(self, probe: str, spent_ns: float, *, clip: bool = True) -> None:
-        """Account for work that is never withheld, done in a thread of the service.
-
-        Args:
-            clip: it was read off the wall clock, which also counts waiting for the GIL.
-        """
-        with self._lock:
-            if clip:
-                counted = self._charge(probe, spent_ns)
-            else:
-                counted = spent_ns
-                self._account(probe).hot_ns += spent_ns
-                self._spent += spent_ns
-                self._surplus -= spent_ns
-        if self._parent is not None:
-            self._parent.told(probe, counted)
 
     def charge_worker(self, probe: str, spent_ns: float, records: int = 0, nbytes: int = 0) -> None:
         """Account for the worker's CPU; `records` captures with `nbytes` of tensors have left the queue."""
@@ -206,14 +112,6 @@ class Budget:
                 self._after.learn(nbytes // records, spent_ns / records, records)
                 self._after_known = True
                 self._turns.after = self._after.table[0]
-        if self._parent is not None:
-            self._parent.told(probe, spent_ns)
-
-    def told(self, probe: str, spent_ns: float) -> None:
-        """A budget inside this one has spent something; it counts, but is not paid for here."""
-        with self._lock:
-            self._account(probe).hot_ns += spent_ns
-            self._told_ns += spent_ns
         if self._parent is not None:
             self._parent.told(probe, spent_ns)
 
@@ -432,26 +330,6 @@ class Budget:
         return fidelity
 
     # --- the bucket ------------------------------------------------------------------------------
-    def _charge(self, probe: str, spent_ns: float) -> float:
-        account = self._accounts.get(probe)
-        if account is None:
-            account = self._accounts[probe] = Account()
-        spent_ns = min(spent_ns, account.most)
-        account.most += MOST_FOLLOWS * (CLIP * spent_ns - account.most)
-        account.hot_ns += spent_ns
-        self._spent += spent_ns
-        self._surplus -= spent_ns
-        return spent_ns
-
-    def _account(self, probe: str) -> Account:
-        account = self._accounts.get(probe)
-        if account is None:
-            account = self._accounts[probe] = Account()
-        return account
-
-    def _balance(self) -> float:
-        return self._earned - self._spent - self._reserved - self._debt()
-
     def _debt(self) -> float:
         """What the worker still has to do for captures that were taken."""
         if not self._queued:
@@ -471,12 +349,12 @@ class Budget:
         if now - self._read_at < REFRESH_NS and self._read_at and not force:
             return
         self._read_at = now
-        net = self._work.done(now, self._spent + self._told_ns)
-        if not self._paused:
-            self._work_ns += net
-            self._earned += net * self._rate
+        if self._paused:
+            self._skip(now)
+        else:
+            net = self._earn(now)
             if self._forget_ns is not None:
-                self._forget(net)
+                self._forget(net, 4 * self._turns.largest)
         self._reopen()
         self._judge(now)
         withheld = self.exhausted or self._full_off or self._closed or not self._after_known
@@ -488,21 +366,6 @@ class Budget:
             self._surplus = self._balance() / 2 - min(self._turns.total, self._reserve_limit())
         self._closed_until = now + REFRESH_NS
         self._open_to = self._turns.sweep - 1 if self._closed else _NEVER
-
-    def _forget(self, net: float) -> None:
-        """Let the past fade, and cap what is saved up."""
-        assert self._forget_ns is not None
-        fade = 1.0 - exp(-net / self._forget_ns)
-        self._work_ns -= fade * self._work_ns
-        gone = fade * self._spent
-        self._spent -= gone
-        self._earned -= gone  # the balance is as before
-        self._told_ns -= fade * self._told_ns
-        self._largest -= fade * self._largest
-        self._work.rebase(self._spent + self._told_ns)
-        over = self._balance() - max(self._grant, self._rate * CAPACITY_NS, 4 * self._turns.largest)
-        if over > 0:
-            self._earned -= over
 
     def _reopen(self) -> None:
         """Hysteresis: captures resume when a sweep is affordable, full ones when there is much more."""
@@ -560,27 +423,12 @@ class Budget:
         ladder.deliver(self.name, outbox)
 
     # --- what is told ----------------------------------------------------------------------------
-    def observed_ns(self) -> int:
-        """Length of the union of the observed intervals so far."""
-        with self._lock:
-            return self._work.wall(self._clock())
-
-    def _overhead_pct(self) -> float:
-        if self._work_ns <= 0:
-            return 0.0
-        return 100.0 * (self._spent + self._told_ns) / self._work_ns
-
     @property
     def overhead_pct(self) -> float:
         """Accounted cost in per cent of the observed work (0 before anything was observed)."""
         with self._lock:
             self._refresh(self._clock(), force=True)
             return self._overhead_pct()
-
-    @property
-    def work_ns(self) -> float:
-        """Observed work, as far as it still counts."""
-        return self._work_ns
 
     @property
     def skipped(self) -> int:
@@ -598,17 +446,11 @@ class Budget:
         """The visible state: the lowest fidelity of the last second or so."""
         return _OFF if self.exhausted else self._ladder.state
 
-    @property
-    def accounts(self) -> dict[str, Account]:
-        """What each probe and adapter has cost since the beginning."""
-        with self._lock:
-            return dict(self._accounts)
-
     def facts(self) -> dict[str, Any]:
         """The balance sheet, for an event record: spent by whom, and how often each layer was seen."""
         with self._lock:
             self._refresh(self._clock(), force=True)
-            layers = self._coverage()[:MAX_TOLD]
+            layers = coverage(self._turns.sites, self._groups.values())[:MAX_TOLD]
             return {
                 "state": self.state.value,
                 "budget": self.name,
@@ -625,26 +467,13 @@ class Budget:
     def coverage(self) -> list[Coverage]:
         """How often each watched layer ran, and was captured."""
         with self._lock:
-            return self._coverage()
-
-    def _coverage(self) -> list[Coverage]:
-        unwatched: dict[Site, int] = {}
-        for group in self._groups.values():
-            for site in group.sites:
-                unwatched[site] = unwatched.get(site, 0) + group.refused
-        return [
-            Coverage(site.probe, site.layer, site.taken + site.refused + unwatched.get(site, 0), site.taken)
-            for site in self._turns.sites
-        ]
+            return coverage(self._turns.sites, self._groups.values())
 
     @property
     def costliest_probe(self) -> str:
         """The probe or site that cost most so far."""
         with self._lock:
             return self._costliest()
-
-    def _costliest(self) -> str:
-        return max(self._accounts, key=lambda probe: self._accounts[probe].spent_ns, default="nothing")
 
     def verdict(self) -> OverheadBudgetExceeded | None:
         """The exception a scope owes its user at its exit, if its budget was exceeded."""
