@@ -15,9 +15,9 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import nn
@@ -75,7 +75,7 @@ class Observer:
                 return
             self.active = False
             slot.observers = tuple([other for other in slot.observers if other is not self])
-            if slot.observers:
+            if slot.wanted:
                 return
             _live.pop(id(slot.module), None)
             module = slot.module()
@@ -83,14 +83,27 @@ class Observer:
                 slot.remove(module)
 
 
+class Visitor(Protocol):
+    """An intervention's place in one module: it makes the module's calls of one greenlet."""
+
+    def visit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the module, or do without."""
+        ...
+
+
 class Slot:
     """Stands for one module's `_call_impl` and tells the module's observers of each output.
 
     There is one per module, however many watch; `observers` is replaced, never changed, so a running
     forward needs no lock.  The module is held weakly: it owns the slot.
+
+    Attributes:
+        observers: who is told of outputs.
+        visitors: interventions under way, by the greenlet that their model runs in.
+        edits: what changes outputs of every call, in order: from an output to an output.
     """
 
-    __slots__ = ("_below", "key", "module", "observers")
+    __slots__ = ("_below", "edits", "key", "module", "observers", "visitors")
 
     def __init__(self, module: nn.Module | None = None) -> None:
         self.module: Callable[[], nn.Module | None] = (
@@ -99,14 +112,27 @@ class Slot:
         self.key = CALL
         self._below: Callable[..., Any] | None = None
         self.observers: tuple[Observer, ...] = ()
+        self.visitors: dict[Any, Visitor] = {}
+        self.edits: tuple[Callable[[Any], Any], ...] = ()
+
+    @property
+    def wanted(self) -> bool:
+        """Is there anything left to be here for?"""
+        return bool(self.observers or self.visitors or self.edits)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module as if the slot were not there, then tell the observers."""
-        module = self.module()
-        if module is None:
-            module = self._leave_stranger()
-        below, kind = self._below, class_of(module)
-        output = kind._call_impl(module, *args, **kwargs) if below is None else below(*args, **kwargs)
+        visitor = self.visitors.get(_greenlet()) if self.visitors else None
+        if visitor is not None:
+            output = visitor.visit(args, kwargs)
+        else:
+            module = self.module()
+            if module is None:
+                module = self._leave_stranger()
+            below, kind = self._below, class_of(module)
+            output = kind._call_impl(module, *args, **kwargs) if below is None else below(*args, **kwargs)
+            for edit in self.edits:
+                output = edit(output)
         observers = self.observers
         if observers and not torch.compiler.is_compiling():  # to Dynamo a constant: it traces no further
             compiler = set_dynamo(None)  # else it would compile what runs here
@@ -216,6 +242,40 @@ def observe(module: nn.Module, callback: LayerCallback) -> Callable[[], None]:
     return observer.undo
 
 
+def visit(module: nn.Module, greenlet: object, make: Callable[[Slot], Visitor]) -> Slot:
+    """Let a visitor make the module's calls of one greenlet, until `leave`."""
+    with _lock:
+        slot = _slot_of(module)
+        if slot is None:
+            slot = Slot(module)
+            slot.install(module)
+            _live[id(slot.module)] = slot
+        slot.visitors[greenlet] = make(slot)
+    return slot
+
+
+def leave(slots: Iterable[Slot], greenlet: object) -> None:
+    """A greenlet's visitors leave; idempotent, from any thread."""
+    with _lock:
+        for slot in slots:
+            slot.visitors.pop(greenlet, None)
+            if not slot.wanted:
+                _live.pop(id(slot.module), None)
+                module = slot.module()
+                if module is not None:
+                    slot.remove(module)
+
+
+def let_visit(current: Callable[[], Any]) -> None:
+    """Before the first `visit`: how slots tell greenlets apart, and that Dynamo leaves slots alone."""
+    global _greenlet  # noqa: PLW0603  greenlet is imported by those only who intervene
+    _greenlet = current
+    keep_from_dynamo(Slot.__call__, _hide, _show)
+
+
+_greenlet: Callable[[], Any] = _nothing
+
+
 def _slot_of(module: nn.Module) -> Slot | None:
     """The slot that this module's calls go through now."""
     compiled = module.__dict__.get(COMPILED_CALL)
@@ -265,5 +325,5 @@ def _show(_: object) -> None:
     with _lock:
         while _hidden:
             slot, module = _hidden.pop()
-            if slot.observers:
+            if slot.wanted:
                 slot.install(module)
