@@ -24,9 +24,9 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import Endpoint, Operation, Snapshot
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanRecord
+from neuronscope_instrumentation.common.retrieval import store_error
 from neuronscope_instrumentation.qdrant import QDRANT
 from neuronscope_instrumentation.qdrant.clients import known_client
-from neuronscope_instrumentation.qdrant.integration import read_error
 
 SECRET = "canary-7f3a"
 
@@ -385,7 +385,7 @@ def test_an_http_error_has_its_status() -> None:
     """A rejected request tells the HTTP status."""
     from httpx import Headers
 
-    facts = read_error(UnexpectedResponse(404, "Not Found", b"", Headers()))
+    facts = store_error(UnexpectedResponse(404, "Not Found", b"", Headers()))
     assert (facts.type, facts.status_code) == ("qdrant_client.http.exceptions.UnexpectedResponse", 404)
 
 

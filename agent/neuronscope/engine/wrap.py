@@ -25,6 +25,8 @@ from neuronscope.instrumentation import ClientIntegration, HandOff, WrappedMetho
 Undo = Callable[[], None]
 # How many of the arguments that ``*args`` takes have a name.
 MAX_VARIADIC = 4
+# What a wrapper of ours is for; one method may have one of each.
+CALLS, COPIES = "calls", "copies"
 
 
 class Installation:
@@ -59,9 +61,15 @@ class Installation:
         self._undo.clear()
 
     def include(self, obj: Any) -> None:
-        """Observe this object."""
-        key = id(obj)
-        self._objects[key] = weakref.ref(obj, lambda _: self._objects.pop(key, None))
+        """Observe this object, and those that act for it."""
+        members = self.integration.members
+        for each in (obj, *(members(obj) if members is not None else ())):
+            key = id(each)
+            self._objects[key] = weakref.ref(each, functools.partial(self._forget, key))
+
+    def _forget(self, key: int, gone: weakref.ref[Any]) -> None:
+        if self._objects.get(key) is gone:
+            del self._objects[key]
 
     def covers(self, instance: Any) -> bool:
         """Is a call on `instance` to be observed?"""
@@ -112,24 +120,31 @@ class Installation:
             self._replace(handoff.target, module, original, _carrier(self, handoff, original))
 
     def _follow(self, target: str, module: ModuleType) -> None:
-        original = self._find(target, module, optional=True)
+        original = self._find(target, module, optional=True, role=COPIES)
         if original is not None:
-            self._replace(target, module, original, _follower(self, original))
+            self._replace(target, module, original, _follower(self, original), role=COPIES)
 
-    def _find(self, target: str, module: ModuleType, *, optional: bool) -> Callable[..., Any] | None:
+    def _find(
+        self, target: str, module: ModuleType, *, optional: bool, role: str = CALLS
+    ) -> Callable[..., Any] | None:
         owner, name = _owner(target, module)
         function = cast("Any", None if owner is None else vars(owner).get(name))
         if inspect.isfunction(function):
-            return None if getattr(function, "__neuronscope__", None) is self else function
+            return None if getattr(function, "__neuronscope__", None) == (self, role) else function
         if not optional:
             self.missing.add(target)
         return None
 
     def _replace(
-        self, target: str, module: ModuleType, original: Callable[..., Any], wrapper: Callable[..., Any]
+        self,
+        target: str,
+        module: ModuleType,
+        original: Callable[..., Any],
+        wrapper: Callable[..., Any],
+        role: str = CALLS,
     ) -> None:
         owner, name = _owner(target, module)
-        wrapper.__neuronscope__ = self  # type: ignore[attr-defined]
+        wrapper.__neuronscope__ = (self, role)  # type: ignore[attr-defined]
         setattr(owner, name, wrapper)
         self.installed.add(target)
 
@@ -240,11 +255,24 @@ def _carrier(
 def _follower(installation: Installation, original: Callable[..., Any]) -> Callable[..., Any]:
     """A wrapper that includes the result of `original` when its instance is included."""
 
+    def follow(args: tuple[Any, ...], result: Any) -> None:
+        if args and result is not None and installation.covers(args[0]):
+            installation.include(result)
+
+    if inspect.iscoroutinefunction(original):
+
+        @functools.wraps(original)
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = await original(*args, **kwargs)
+            GUARD.call("wrap.copies", follow, args, result)
+            return result
+
+        return async_wrapper
+
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if args and bool(GUARD.call("wrap.copies", installation.covers, args[0])):
-            GUARD.call("wrap.copies", installation.include, result)
+        GUARD.call("wrap.copies", follow, args, result)
         return result
 
     return wrapper

@@ -6,15 +6,13 @@ ids and gives each the score 1.0, which would read as a perfect hit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
-from neuronscope.engine.invocation import type_name
 from neuronscope.instrumentation import (
     ClientIntegration,
     Endpoint,
-    ErrorFacts,
     Hit,
     Kind,
     Operation,
@@ -22,13 +20,13 @@ from neuronscope.instrumentation import (
     Snapshot,
     WrappedMethod,
 )
+from neuronscope_instrumentation.common.retrieval import kept_vector, size, store_error
 from neuronscope_instrumentation.qdrant.clients import KnownClient, known_client, local_vectors
 from neuronscope_instrumentation.qdrant.queries import (
     DEFAULT_LIMIT,
     DISCOVERY,
     STORED_POINTS,
     AskedQuery,
-    frozen,
     read_request,
 )
 
@@ -52,15 +50,7 @@ def read_rows(rows: int | Sequence[Sequence[Any]], _content: bool) -> Response:
     return Response(returned=rows if isinstance(rows, int) else sum(map(len, rows)))
 
 
-def read_error(error: BaseException) -> ErrorFacts:
-    """A gRPC error is told by its status: all gRPC errors are of one class."""
-    code = getattr(error, "code", None)
-    status = getattr(code() if callable(code) else None, "name", None)
-    http = getattr(error, "status_code", None)
-    return ErrorFacts(status or type_name(error), http if isinstance(http, int) else None)
-
-
-_endpoint = partial(Endpoint, read_request=read_request, read_error=read_error)
+_endpoint = partial(Endpoint, read_request=read_request, read_error=store_error)
 SEARCH: Final = _endpoint(operation=Operation.RETRIEVAL, read_response=read_hits)
 STORE: Final = _endpoint(operation=Operation.STORE, read_response=read_rows)
 
@@ -83,11 +73,11 @@ def _query(instance: Any, arguments: Arguments, _content: bool) -> Snapshot:
     if "group_by" in arguments:
         limit *= arguments.get("group_size", DEFAULT_GROUP_SIZE)
     asked = AskedQuery(
-        frozen(arguments.get("query")),
+        kept_vector(arguments.get("query")),
         arguments.get("using"),
         limit,
         arguments.get("query_filter"),
-        frozen(arguments.get("prefetch")),
+        kept_vector(arguments.get("prefetch")),
     )
     return _search(instance, arguments.get("collection_name"), (asked,))
 
@@ -98,7 +88,7 @@ def _batch(instance: Any, arguments: Arguments, _content: bool) -> Snapshot | No
         return None  # an iterator is the client's to read
     queries = [
         AskedQuery(
-            frozen(request.query if hasattr(request, "query") else _legacy_query(request)),
+            kept_vector(request.query if hasattr(request, "query") else _legacy_query(request)),
             getattr(request, "using", None),
             request.limit or DEFAULT_LIMIT,
             request.filter,
@@ -136,21 +126,14 @@ def _store(
     """
     kept: dict[str, Any] = {}
     if points:
-        kept["write_count"] = size(arguments.get(points))
+        kept["write_count"] = _count(arguments.get(points))
     if filter_name:
         kept["filtered"] = arguments.get(filter_name) is not None
     return Snapshot(STORE, arguments.get("collection_name"), kept, known_client(instance).peer)
 
 
-def size(points: Any) -> int | None:
-    """How many points a write names; None for filters and for iterators, which are never touched."""
-    if isinstance(points, Mapping):  # named vectors: an array for each name
-        points = next(iter(cast(Mapping[str, Any], points).values()), None)
-    points = getattr(points, "ids", None) or getattr(points, "points", points)  # Batch, PointIdsList
-    if isinstance(points, list | tuple):
-        return len(cast(Sequence[Any], points))
-    shape = getattr(points, "shape", None)
-    return int(cast(tuple[int, ...], shape)[0]) if isinstance(shape, tuple) and shape else None
+def _count(points: Any) -> int | None:
+    return size(getattr(points, "ids", None) or getattr(points, "points", points))  # Batch, PointIdsList
 
 
 Vectors = Callable[[Any, Any], Any]

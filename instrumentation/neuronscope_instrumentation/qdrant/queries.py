@@ -60,12 +60,6 @@ class AskedQuery(NamedTuple):
         return type(self.query).__name__ not in _UNSCORED
 
 
-def frozen(query: Any) -> Any:
-    """The query, copied if it is of a kind that its owner may change before the worker reads it."""
-    owned = type(query).__name__ == "list" or type(query).__module__ == "numpy"
-    return query.copy() if owned else query
-
-
 def read_request(kept: Mapping[str, Any], content: bool) -> Request:
     """Facts of a call by what its snapshot kept."""
     queries: Sequence[AskedQuery] | None = kept.get("queries")
