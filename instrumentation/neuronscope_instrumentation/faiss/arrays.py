@@ -1,11 +1,12 @@
 """Query and result arrays of FAISS: what is kept of them on the way, and what the worker reads.
 
-The arrays are the caller's, and may be overwritten as soon as a search has returned (`D=`, `I=`); so those that
-are read later are copied, as far as anyone will read them.
+The arrays are the caller's, and may be overwritten as soon as a search has returned (`D=`, `I=`); so those
+that are read later are copied, as far as anyone will read them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -86,7 +87,7 @@ def hits(found: Neighbours | InRange) -> list[Sequence[Hit]]:
     """The hits of each query, best first.  Of queries beyond `MAX_READ`, something as long as their hits."""
     if isinstance(found, InRange):
         limits = found.limits.tolist()
-        parts = list(zip(limits, limits[1:], strict=False))
+        parts = itertools.pairwise(limits)
         return [
             _hits(found.labels[a:b], found.distances[a:b])
             if i < MAX_READ
@@ -104,9 +105,11 @@ def _hits(labels: Any, distances: Any) -> list[Hit]:
     scores: Sequence[float | None] = (
         [None] * len(labels) if distances is None else [float(distance) for distance in distances]
     )
-    return [Hit(str(label), score) for label, score in zip(labels.tolist(), scores, strict=True) if label >= 0]
+    return [
+        Hit(str(label), score) for label, score in zip(labels.tolist(), scores, strict=True) if label >= 0
+    ]
 
 
-def nbytes(found: Any) -> int:
+def nbytes(found: Neighbours | InRange) -> int:
     """What kept results hold in memory."""
-    return sum(array.nbytes for array in found if array is not None) if isinstance(found, tuple) else 0
+    return sum(array.nbytes for array in found if array is not None)
