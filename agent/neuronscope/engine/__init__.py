@@ -247,6 +247,7 @@ class Engine:
         parent = trace.get_current_span(current)
         if self._covered(current, parent, library):
             return None
+        name = snapshot.method or name
         call = Call(snapshot, name)
         if type(parent) is not LightSpan and parent.is_recording() and is_same_call(parent, snapshot):
             span = self._share(parent, library)

@@ -231,12 +231,14 @@ class Snapshot(NamedTuple):  # made for every call: see Peer
         target: what the span is named after (model, collection), if known.
         arguments: values for `Endpoint.read_request`, copied shallowly where they could change.
         peer: who is called.
+        method: the operation, where the method's name does not tell it: an SQL statement's, for example.
     """
 
     endpoint: Endpoint
     target: str | None
     arguments: Mapping[str, Any]
     peer: Peer
+    method: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
