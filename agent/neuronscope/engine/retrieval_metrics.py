@@ -55,9 +55,10 @@ def _record_search(
 
 def k_label(k: object) -> str:
     """The label of how many hits were asked for; ``other`` if that is unknown or very many."""
-    if _positive(k) is None:
+    asked = _positive(k)
+    if asked is None:
         return OTHER
-    index = bisect_left(K_BOUNDS, k)
+    index = bisect_left(K_BOUNDS, asked)
     return str(K_BOUNDS[index]) if index < len(K_BOUNDS) else OTHER
 
 
