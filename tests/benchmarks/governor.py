@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Final
 
+from tests.benchmarks import governor_demo
 from tests.benchmarks.children import Child
 from tests.benchmarks.figures import Figure, Run, at_most
 from tests.benchmarks.governor_child import PATTERNS
@@ -32,6 +33,7 @@ def figures(run: Run) -> Iterator[Figure]:
             yield from overhead(pattern, run)
     if run.wants("governor.measured"):
         yield from measured(run)
+    yield from governor_demo.figures(run)
 
 
 # --- a decision ----------------------------------------------------------------------------------

@@ -161,6 +161,11 @@ class DemoProcesses:
         """Where the service answers: `POST /ask` and `GET /healthz`."""
         return f"http://127.0.0.1:{self.service_port}"
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by program, while they run: each is the guard whose child the program is."""
+        return {name: running.process.pid for name, running in self._running.items()}
+
     def log_path(self, program: str) -> Path:
         """Say where a program's output goes, as `rag-service` or `model-server`."""
         return self.work_dir / f"{program}.log"
