@@ -8,6 +8,7 @@
     ├── MissingDependencyError (ImportError)  an extra is not installed
     ├── LayerNotFoundError (LookupError)      a layer id or pattern matches nothing
     ├── UnsupportedTensorError (TypeError)    a tensor that cannot be summarised or copied
+    ├── BaselineError (ValueError)            a file that is no baseline of retrieval
     ├── NszError (ValueError)                 a `.nsz` file that is not one, or is damaged
     │   └── NszLimitError                     a file that asks for more than the reader allows
     └── OverheadBudgetExceeded (RuntimeError) raised at a scope's exit, never inside a call
@@ -56,6 +57,10 @@ class UnsupportedTensorError(NeuronscopeError, TypeError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"this tensor cannot be read: {reason}")
         self.reason = reason
+
+
+class BaselineError(NeuronscopeError, ValueError):
+    """A file is no baseline of retrieval, is damaged, or is of a later version."""
 
 
 class NszError(NeuronscopeError, ValueError):

@@ -43,13 +43,14 @@ def query_facts(vector: Any) -> QueryFacts | None:
     norm = float(np.sqrt(np.dot(exact, exact)))
     # A Python list has no element type of its own; JSON numbers are doubles.
     dtype = values.dtype.name if hasattr(vector, "dtype") else "float64"
-    bits = exact @ _planes(values.size) > 0
+    bits = exact @ planes(values.size) > 0
     fingerprint = int.from_bytes(np.packbits(bits).tobytes(), "big")
     return QueryFacts(int(values.size), norm, dtype, f"{fingerprint:016x}")
 
 
 @lru_cache(maxsize=16)
-def _planes(dimension: int) -> NDArray[np.float64]:
+def planes(dimension: int) -> NDArray[np.float64]:
+    """The 64 directions on whose sides SimHash sorts vectors of this length, one a column."""
     import numpy as np
 
     return np.random.Generator(np.random.PCG64(SEED)).standard_normal((dimension, BITS))

@@ -203,6 +203,9 @@ DB_SYSTEM: Final = _attribute("db.system.name", "string", "The store: qdrant, ch
 DB_COLLECTION: Final = _attribute("db.collection.name", "string", "Collection or table.", _ID)
 DB_NAMESPACE: Final = _attribute("db.namespace", "string", "Database, namespace or tenant.", _ID)
 DB_OPERATION: Final = _attribute("db.operation.name", "string", "The client's own method name.")
+DB_QUERY_SUMMARY: Final = _attribute(
+    "db.query.summary", "string", "Operation and target of a statement, nothing else of its text.", _ID
+)
 DB_BATCH_SIZE: Final = _attribute("db.operation.batch.size", "int", "Queries in one batch call.")
 DB_RETURNED_ROWS: Final = _attribute("db.response.returned_rows", "int", "Rows returned.")
 
@@ -282,6 +285,9 @@ QUERY_FINGERPRINT: Final = _attribute(
 QUERY_VECTOR: Final = _attribute("neuronscope.query.vector", "double[]", "The query vector.", _CONTENT)
 QUERY_COUNT: Final = _attribute("neuronscope.query.count", "int", "Queries of one call.")
 QUERY_INDEX: Final = _attribute("neuronscope.query.index", "int", "Position of a query in its batch, from 0.")
+EMBEDDER_FINGERPRINT: Final = _attribute(
+    "neuronscope.embedder.fingerprint", "string", "The embedder that made the query vector, by its answers."
+)
 WRITE_COUNT: Final = _attribute("neuronscope.write.count", "int", "Points written, if the call tells.")
 MODEL_NAME: Final = _attribute("neuronscope.model.name", "string", "Name of the in-process model.")
 MODEL_FORWARDS: Final = _attribute("neuronscope.model.forwards", "int", "Forward passes of the call.")
