@@ -12,11 +12,13 @@ from openai.types.chat import ChatCompletionChunk
 
 from neuronscope.instrumentation import Response
 from neuronscope.testing.fake_openai import USAGE, chat_events, chat_stream, completion, delta
+from neuronscope_instrumentation.openai.answers import read_chat
+from neuronscope_instrumentation.openai.chat import CHAT, read_chat_request
 from neuronscope_instrumentation.openai.chunks import fold_chat_chunk, has_content
+from neuronscope_instrumentation.openai.embeddings import EMBEDDINGS, read_embeddings
 from neuronscope_instrumentation.openai.messages import read_message
 from neuronscope_instrumentation.openai.peers import provider
-from neuronscope_instrumentation.openai.requests import CHAT, EMBEDDINGS, endpoint_of, read_chat_request
-from neuronscope_instrumentation.openai.responses import read_chat, read_embeddings
+from neuronscope_instrumentation.openai.routes import route_of
 
 
 def fold(events: Any, content: bool, form: str = "parsed") -> Response:
@@ -292,4 +294,5 @@ def test_the_provider_is_told_by_host(host: str, name: str) -> None:
 )
 def test_the_path_decides_the_endpoint(url: str, endpoint: Any) -> None:
     """Paths that call no model are left alone."""
-    assert endpoint_of(url) is endpoint
+    route = route_of("post", url)
+    assert (route.endpoint if route is not None else None) is endpoint

@@ -8,7 +8,8 @@
         client.chat.completions.create(model="m", messages=[...])
         assert server.requests[0].json["model"] == "m"
 
-Unscripted requests get a plain answer of the right kind: a chat completion, its stream, or embeddings.
+Unscripted requests get a plain answer of the right kind: a chat completion, its stream, embeddings, a response
+(`fake_responses` makes them).
 Whatever can go wrong on the wire can be scripted: errors, waits, connections cut off.  Nothing is imported
 but the standard library.
 """
@@ -20,6 +21,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from neuronscope.testing import fake_responses
 from neuronscope.testing.fake_provider import (
     MODEL,
     SERVER_SENT_DONE,
@@ -151,8 +153,26 @@ def _default(request: Received) -> Reply:
             options: Any = asked.get("stream_options") or {}
             return chat_stream(usage=bool(options.get("include_usage")))
         return chat()
+    if "/responses" in path:
+        return _responses(request.method, path, asked)
     if path.endswith("/models"):
         return Reply(
             body={"object": "list", "data": [{"id": MODEL, "object": "model", "created": 1, "owned_by": "x"}]}
         )
     return error(404, "no such endpoint")
+
+
+def _responses(method: str, path: str, asked: Mapping[str, Any]) -> Reply:
+    name = path.rpartition("/")[2]
+    if method == "POST" and name == "responses":
+        return fake_responses.answer(asked)
+    if method == "POST" and name == "compact":
+        compacted = {"id": "comp-fake", "encrypted_content": "…", "type": "compaction"}
+        return fake_responses.response(object="response.compaction", status=None, output=[compacted])
+    if name == "input_tokens":
+        return Reply(body={"object": "response.input_tokens", "input_tokens": 11})
+    if name == "cancel":
+        return fake_responses.response(status="cancelled", output=[], usage=None)
+    if name == "input_items":
+        return Reply(body={"object": "list", "data": [], "has_more": False})
+    return fake_responses.response()

@@ -11,7 +11,7 @@ from typing import Final
 
 from neuronscope.instrumentation import ClientIntegration, Kind
 from neuronscope_instrumentation.common.stainless import request_method
-from neuronscope_instrumentation.openai.requests import snapshot
+from neuronscope_instrumentation.openai.routes import snapshot
 
 _CLIENTS: Final = (
     "openai._client:OpenAI",

@@ -10,11 +10,13 @@ import msgspec
 from msgspec.structs import replace
 
 from neuronscope.instrumentation import Message, Response
+from neuronscope.signals import names
 from neuronscope_instrumentation.common.fields import count, document, items, text
 from neuronscope_instrumentation.common.fields import field as read
 from neuronscope_instrumentation.common.parts import Part, tool_call
+from neuronscope_instrumentation.openai.answers import head, usage, usage_by_modality
+from neuronscope_instrumentation.openai.facts import known
 from neuronscope_instrumentation.openai.messages import finish_reason_name, reasoning
-from neuronscope_instrumentation.openai.responses import head, usage
 
 
 @dataclass(slots=True)
@@ -35,6 +37,8 @@ class _Choice:
     reasoning: list[str] = field(default_factory=list[str])
     refusal: list[str] = field(default_factory=list[str])
     tools: dict[Any, _Tool] = field(default_factory=dict[Any, _Tool])
+    refused: bool = False
+    logprobs: bool = False
 
     def message(self) -> Message:
         return Message("assistant", list(self._parts()), finish_reason_name(self.finish_reason))
@@ -79,13 +83,15 @@ def fold_chat_chunk(so_far: Response, chunk: Any, content: bool) -> Response:
     chunk = document(chunk)
     streamed = so_far if isinstance(so_far, StreamedChat) else _start(content)
     changes = head(chunk) if streamed.id is None else {}
-    changes.update(usage(read(chunk, "usage")))
-    finished = False
+    told = False
     for delta in items(read(chunk, "choices")):
-        finished |= _fold_choice(streamed.choices, delta, content)
-    if finished:
-        reasons = (streamed.choices[index].finish_reason for index in sorted(streamed.choices))
-        changes["finish_reasons"] = [reason for reason in reasons if reason is not None]
+        told |= _fold_choice(streamed.choices, delta, content)
+    if told:
+        changes.update(_facts(streamed))
+    reported = read(chunk, "usage")
+    if reported is not None:
+        changes.update(usage(reported))
+        changes["extra"] = {**changes.get("extra", streamed.extra), **usage_by_modality(reported)}
     return replace(streamed, **changes) if changes else streamed
 
 
@@ -94,40 +100,63 @@ def _start(content: bool) -> StreamedChat:
     return StreamedChat(choices=choices, messages=_Messages(choices) if content else None)
 
 
+def _facts(streamed: StreamedChat) -> dict[str, Any]:
+    """What the choices so far tell without their content."""
+    choices = [streamed.choices[index] for index in sorted(streamed.choices)]
+    extra = {
+        names.TOOLS_CALLED: [tool.name for each in choices for tool in each.tools.values() if tool.name]
+        or None,
+        names.REFUSED: any(each.refused for each in choices) or None,
+        names.LOGPROBS: any(each.logprobs for each in choices) or None,
+    }
+    reasons = [each.finish_reason for each in choices if each.finish_reason is not None]
+    return {"finish_reasons": reasons or None, "extra": {**streamed.extra, **known(extra)}}
+
+
 def _fold_choice(choices: dict[int, _Choice], delta: Any, content: bool) -> bool:
-    """Add a choice's delta; True if it ends the choice."""
+    """Add a choice's delta; True if it tells more than a piece of text."""
     choice = choices.setdefault(count(read(delta, "index")) or 0, _Choice())
+    piece = read(delta, "delta")
+    told = _fold_tools(choice, piece, content)
+    refusal, reason = text(read(piece, "refusal")), text(read(delta, "finish_reason"))
     if content:
-        _fold_content(choice, read(delta, "delta"))
-    reason = text(read(delta, "finish_reason"))
+        for pieces, each in (
+            (choice.reasoning, reasoning(piece)),
+            (choice.text, text(read(piece, "content"))),
+            (choice.refusal, refusal),
+        ):
+            if each is not None:
+                pieces.append(each)
+    if refusal is not None and not choice.refused:
+        choice.refused = told = True
+    if not choice.logprobs and read(delta, "logprobs"):
+        choice.logprobs = told = True
     if reason is not None:
         choice.finish_reason = reason
-    return reason is not None
+    return told or reason is not None
 
 
-def _fold_content(choice: _Choice, delta: Any) -> None:
-    for pieces, piece in (
-        (choice.reasoning, reasoning(delta)),
-        (choice.text, text(read(delta, "content"))),
-        (choice.refusal, text(read(delta, "refusal"))),
-    ):
-        if piece is not None:
-            pieces.append(piece)
-    for position, call in enumerate(items(read(delta, "tool_calls"))):
-        index = count(read(call, "index"))
-        _fold_tool(choice, position if index is None else index, text(read(call, "id")), call)
+def _fold_tools(choice: _Choice, delta: Any, content: bool) -> bool:
+    """Add the pieces of tool calls; True if a new tool is called."""
+    known_before = len(choice.tools)
+    calls = read(delta, "tool_calls")
+    if calls:
+        for position, call in enumerate(items(calls)):
+            index = count(read(call, "index"))
+            _fold_tool(choice, position if index is None else index, call, content)
     function = read(delta, "function_call")
     if function is not None:
-        _fold_tool(choice, "function_call", None, {"function": function})
+        _fold_tool(choice, "function_call", {"function": function}, content)
+    return len(choice.tools) > known_before
 
 
-def _fold_tool(choice: _Choice, index: Any, identifier: str | None, call: Any) -> None:
+def _fold_tool(choice: _Choice, index: Any, call: Any, content: bool) -> None:
     tool = choice.tools.setdefault(index, _Tool())
     function, custom = read(call, "function"), read(call, "custom")
     body = function if function is not None else custom
-    tool.id = identifier or tool.id
+    tool.id = text(read(call, "id")) or tool.id
     tool.name = text(read(body, "name")) or tool.name
-    piece = text(read(body, "arguments" if function is not None else "input"))
+    piece = text(read(body, "arguments" if function is not None else "input")) if content else None
     if piece is not None:
         tool.arguments.append(piece)
 

@@ -1,0 +1,69 @@
+"""Embeddings: never a text, never a vector, only how many and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from neuronscope.instrumentation import Endpoint, Operation, Request, Response
+from neuronscope_instrumentation.common.fields import count, document, field, items, text
+
+_INPUT_COUNT: Final = "input_count"
+
+
+def keep_embeddings(kept: dict[str, Any], body: Mapping[str, Any], content: bool) -> None:
+    """Add to `kept` how many texts there are."""
+    kept[_INPUT_COUNT] = input_count(body.get("input"))
+
+
+def input_count(value: Any) -> int | None:
+    """How many inputs there are: one string, or one list of tokens, is one."""
+    if isinstance(value, str):
+        return 1
+    inputs = items(value)
+    if not inputs:
+        return None
+    return 1 if isinstance(inputs[0], int) else len(inputs)
+
+
+def read_embeddings_request(arguments: Mapping[str, Any], content: bool) -> Request:
+    """An embeddings request in our words."""
+    encoding = text(arguments.get("encoding_format"))
+    return Request(
+        model=text(arguments.get("model")),
+        dimensions=count(arguments.get("dimensions")),
+        encoding_formats=None if encoding is None else [encoding],
+        input_count=count(arguments.get(_INPUT_COUNT)),
+    )
+
+
+def read_embeddings(result: Any, content: bool) -> Response:
+    """An embeddings answer in our words."""
+    answer = document(result)
+    vectors = items(field(answer, "data"))
+    return Response(
+        model=text(field(answer, "model")),
+        input_tokens=count(field(field(answer, "usage"), "prompt_tokens")),
+        dimensions=_dimension(field(vectors[0], "embedding")) if vectors else None,
+    )
+
+
+def _dimension(vector: Any) -> int | None:
+    """Length of a vector, of numbers or of base64-encoded 32-bit floats."""
+    if isinstance(vector, str):
+        return (len(vector) * 3 // 4 - vector[-2:].count("=")) // 4
+    return len(items(vector)) or None
+
+
+def embeddings_size(result: Any) -> int:
+    """About how many bytes the vectors of a result take, as lists of Python's floats."""
+    vectors = items(field(result, "data"))
+    return len(vectors) * len(items(field(vectors[0], "embedding"))) * 32 if vectors else 0
+
+
+EMBEDDINGS: Final = Endpoint(
+    operation=Operation.EMBEDDINGS,
+    read_request=read_embeddings_request,
+    read_response=read_embeddings,
+    size=embeddings_size,
+)

@@ -1,0 +1,52 @@
+"""Small readings that several of OpenAI's APIs share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from neuronscope.signals import names
+from neuronscope_instrumentation.common.fields import count, field, text
+
+_MODALITIES: Final = ("text", "image", "audio")
+
+
+def known(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts without those that are unknown."""
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def output_format(wanted: Any) -> str | None:
+    """`gen_ai.output.type` of a format: anything that is JSON is ``json``."""
+    kind = text(field(wanted, "type"))
+    return "json" if kind is not None and kind.startswith("json") else kind
+
+
+def tool_definitions(tools: Iterable[Any]) -> list[Mapping[str, Any]]:
+    """The definitions of tools: type and name, as the semantic conventions want by default."""
+    return [known({"type": _kind(tool), "name": _name(tool)}) for tool in tools]
+
+
+def tool_names(tools: Iterable[Any]) -> list[str] | None:
+    """Names of the tools offered; the provider's own go by their type."""
+    return [_name(tool) or _kind(tool) for tool in tools] or None
+
+
+def _kind(tool: Any) -> str:
+    return text(field(tool, "type")) or "function"
+
+
+def _name(tool: Any) -> str | None:
+    """The Responses API keeps it at the top, chat completions below the tool's type."""
+    name = text(field(tool, "name"))
+    return name if name is not None else text(field(field(tool, _kind(tool)), "name"))
+
+
+def modalities(sent: Any, received: Any) -> dict[str, int]:
+    """Token counts by modality, as far as the provider tells them apart."""
+    counts = {
+        f"gen_ai.usage.{modality}.{direction}_tokens": count(field(details, f"{modality}_tokens"))
+        for direction, details in (("input", sent), ("output", received))
+        for modality in _MODALITIES
+    }
+    return {key: value for key, value in counts.items() if value and key in names.ATTRIBUTES}

@@ -1,0 +1,101 @@
+"""Which operation a request is, told by method and path, and what to keep of it.
+
+Deployments, versions and whole addresses may stand before a path.  Requests that no model works on have no
+route and run untouched: they are listed in ``docs/reference/openai.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from neuronscope.instrumentation import Endpoint, Snapshot
+from neuronscope_instrumentation.common.fields import mapping, text
+from neuronscope_instrumentation.openai.chat import CHAT, keep_chat
+from neuronscope_instrumentation.openai.embeddings import EMBEDDINGS, keep_embeddings
+from neuronscope_instrumentation.openai.events import FETCH, RESPONSES
+from neuronscope_instrumentation.openai.peers import peer
+from neuronscope_instrumentation.openai.responses import COMPACT, RESPONSE_ID, keep_request
+
+# Parameters kept of a request's body: scalars, which nobody can change afterwards.
+_KEPT: Final = frozenset(
+    {
+        "background",
+        "dimensions",
+        "encoding_format",
+        "frequency_penalty",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_tokens",
+        "model",
+        "n",
+        "presence_penalty",
+        "previous_response_id",
+        "reasoning_effort",
+        "seed",
+        "service_tier",
+        "stream",
+        "temperature",
+        "top_k",  # not OpenAI's own: vLLM, llama.cpp and others take it as an extra
+        "top_p",
+    }
+)
+Keep = Callable[[dict[str, Any], Mapping[str, Any], bool], None]
+
+
+class Route(NamedTuple):
+    """An operation, and what to keep of a request's body beside the scalars; None: there is no body."""
+
+    endpoint: Endpoint
+    keep: Keep | None
+
+
+def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot | None:
+    """What to keep of a call to the client's `request`; None for endpoints that call no model."""
+    options = arguments["options"]
+    route = route_of(options.method, options.url)
+    if route is None:
+        return None
+    if route.keep is None:
+        return _fetch(client, options, arguments)
+    body = mapping(options.json_data)
+    if body is None:
+        return None
+    if options.extra_json:
+        body = {**body, **options.extra_json}  # as the SDK merges `extra_body`
+    kept = {key: value for key, value in body.items() if key in _KEPT}
+    route.keep(kept, body, content)
+    return Snapshot(route.endpoint, text(body.get("model")), kept, peer(client, options.url))
+
+
+def _fetch(client: Any, options: Any, arguments: Mapping[str, Any]) -> Snapshot:
+    """A response that is fetched by its id."""
+    path = options.url.partition("?")[0].rstrip("/")
+    kept: dict[str, Any] = {RESPONSE_ID: path.rpartition("/")[2], "stream": arguments.get("stream")}
+    cursor = (mapping(options.params) or {}).get("starting_after")
+    if cursor is not None:
+        kept["starting_after"] = cursor
+    return Snapshot(FETCH, None, kept, peer(client, options.url))
+
+
+@lru_cache(maxsize=256)
+def route_of(method: str, url: str) -> Route | None:
+    """The route of a request, None if no model works on it."""
+    path = url.partition("?")[0].rstrip("/")
+    match method.upper():
+        case "POST":
+            return next((route for suffix, route in _POSTS if path.endswith(suffix)), None)
+        case "GET" if path.rpartition("/")[0].endswith("/responses"):
+            return _FETCH
+        case _:
+            return None
+
+
+_FETCH: Final = Route(FETCH, None)
+_POSTS: Final = (
+    ("/chat/completions", Route(CHAT, keep_chat)),
+    ("/embeddings", Route(EMBEDDINGS, keep_embeddings)),
+    ("/responses", Route(RESPONSES, keep_request)),
+    ("/responses/compact", Route(COMPACT, keep_request)),
+)
