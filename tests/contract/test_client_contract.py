@@ -12,6 +12,7 @@ import gc
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ import client_cohere
 import client_google
 import client_mistral
 import client_ollama
+import client_openai
 import neuronscope as ns
 from client_cases import (
     CANARY,
@@ -30,6 +32,7 @@ from client_cases import (
     agent,
     facts_like,
     function_at,
+    impatient,
     observe,
     observe_async,
     plain,
@@ -44,6 +47,7 @@ from neuronscope.testing.fake_provider import FakeProvider, Reply
 pytestmark = pytest.mark.integration
 
 CASES = (
+    client_openai.CASE,
     client_anthropic.CASE,
     client_ollama.CASE,
     client_mistral.CASE,
@@ -151,6 +155,7 @@ def test_errors_go_through_and_are_told_by_type(case: ClientCase, server: FakePr
         "slow": (Reply(body={}, delay_s=3), case.stream_reply(WORDS, delay_s=3)),
     }
     for kind, (reply, streamed) in replies.items():
+        patience = impatient() if kind == "slow" else nullcontext()
 
         def chat(client: Any, server: FakeProvider, reply: Reply = reply) -> Any:
             server.reply(reply)
@@ -170,12 +175,14 @@ def test_errors_go_through_and_are_told_by_type(case: ClientCase, server: FakePr
 
         plain_call = expected_type(case, kind)
         streamed_call = plain_call if kind == "refused" else None  # the HTTP library's own, while it is read
-        for outcomes, expected in (
-            (three_ways(lambda mode, run=chat: observe(case, mode, run, server)), plain_call),  # type: ignore[misc]
-            (three_ways(lambda mode, run=stream: observe(case, mode, run, server)), streamed_call),  # type: ignore[misc]
-            (three_ways(lambda mode, run=achat: observe_async(case, mode, run, server)), plain_call),  # type: ignore[misc]
-            (three_ways(lambda mode, run=astream: observe_async(case, mode, run, server)), streamed_call),  # type: ignore[misc]
-        ):
+        with patience:
+            results = (
+                (three_ways(lambda mode, run=chat: observe(case, mode, run, server)), plain_call),  # type: ignore[misc]
+                (three_ways(lambda mode, run=stream: observe(case, mode, run, server)), streamed_call),  # type: ignore[misc]
+                (three_ways(lambda mode, run=achat: observe_async(case, mode, run, server)), plain_call),  # type: ignore[misc]
+                (three_ways(lambda mode, run=astream: observe_async(case, mode, run, server)), streamed_call),  # type: ignore[misc]
+            )
+        for outcomes, expected in results:
             for outcome in outcomes:
                 (span,) = outcome.spans
                 assert span.status.name == "ERROR"
