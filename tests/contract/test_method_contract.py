@@ -21,6 +21,7 @@ from client_cases import (
     Outcome,
     agent,
     facts_like,
+    impatient,
     observe,
     observe_async,
     three_ways,
@@ -106,7 +107,8 @@ def test_no_answer_in_time(case: ClientCase, call: Call, servers: dict[str, Fake
         server.reply(Reply(body={}, delay_s=2))
         return call.run(client)
 
-    outcome = observe(case, "on", run, server)
+    with impatient():
+        outcome = observe(case, "on", run, server)
     (span,) = outcome.spans
     assert span.status.name == "ERROR"
     assert names.ERROR_TYPE in span.attributes

@@ -9,7 +9,7 @@ from typing import Any
 import anthropic
 import httpx2
 
-from client_cases import CANARY, ClientCase
+from client_cases import CANARY, ClientCase, timeout_s
 from neuronscope.signals import names
 from neuronscope.testing.fake_anthropic import FakeAnthropic, error, message, message_stream
 from neuronscope.testing.fake_provider import FakeProvider
@@ -53,7 +53,7 @@ STREAMED = {
 def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
     """A client of the fake server; without TLS set-up it costs nothing to make."""
     with httpx2.Client(verify=False) as http:
-        chosen: dict[str, Any] = {"max_retries": 0, "timeout": 0.5, **options}
+        chosen: dict[str, Any] = {"max_retries": 0, "timeout": timeout_s(), **options}
         yield anthropic.Anthropic(base_url=server.base_url, api_key="test", http_client=http, **chosen)
 
 
@@ -61,7 +61,7 @@ def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
 async def async_client(server: FakeProvider, **options: Any) -> AsyncGenerator[Any]:
     """Its asynchronous twin."""
     async with httpx2.AsyncClient(verify=False) as http:
-        chosen: dict[str, Any] = {"max_retries": 0, "timeout": 0.5, **options}
+        chosen: dict[str, Any] = {"max_retries": 0, "timeout": timeout_s(), **options}
         yield anthropic.AsyncAnthropic(base_url=server.base_url, api_key="test", http_client=http, **chosen)
 
 

@@ -66,7 +66,7 @@ class ClientCase:
         name: the adapter's.
         distribution: what has to be installed.
         server: the fake of its provider.
-        sync, aio: ``(server) -> context of a client`` that does not retry and gives up after half a second.
+        sync, aio: ``(server) -> context of a client`` that does not retry and gives up after `timeout_s`.
         errors: what the library raises.
         chat, stream: one call whose prompt, and tools, hold the canary.
         achat, astream: their asynchronous twins.
@@ -152,9 +152,28 @@ def captured_logs() -> Generator[list[str]]:
         logging.getLogger().removeHandler(handler)
 
 
+_timeout_s = 10.0
+
+
+def timeout_s() -> float:
+    """How long clients made now wait for an answer."""
+    return _timeout_s
+
+
+@contextmanager
+def impatient() -> Generator[None]:
+    """Clients made inside give up soon: for answers that do not come."""
+    global _timeout_s
+    before, _timeout_s = _timeout_s, 0.08
+    try:
+        yield
+    finally:
+        _timeout_s = before
+
+
 @contextmanager
 def young_garbage() -> Generator[None]:
-    """Full collections look at what is made inside only: the libraries' own million objects cost 0.4 s each."""
+    """Full collections look at what is made inside only: the libraries' million objects cost 0.4 s each."""
     gc.freeze()
     try:
         yield

@@ -10,7 +10,7 @@ import cohere
 import httpx
 from cohere.core.api_error import ApiError
 
-from client_cases import CANARY, ClientCase
+from client_cases import CANARY, ClientCase, timeout_s
 from neuronscope.signals import names
 from neuronscope.testing.fake_cohere import FakeCohere, chat, chat_stream, error
 from neuronscope.testing.fake_provider import FakeProvider
@@ -48,15 +48,15 @@ STREAMED = {**COMPLETE, names.REQUEST_STREAM: True, names.STREAM_END: "complete"
 @contextmanager
 def sync_client(server: FakeProvider, kind: Any = cohere.ClientV2) -> Generator[Any]:
     """A client of the fake server; without TLS set-up it costs nothing to make."""
-    with httpx.Client(verify=False, timeout=0.5) as http:
-        yield kind(base_url=server.base_url, api_key="test", httpx_client=http, timeout=0.5, max_retries=0)
+    with httpx.Client(verify=False, timeout=timeout_s()) as http:
+        yield kind(base_url=server.base_url, api_key="test", httpx_client=http, timeout=timeout_s(), max_retries=0)
 
 
 @asynccontextmanager
 async def async_client(server: FakeProvider, kind: Any = cohere.AsyncClientV2) -> AsyncGenerator[Any]:
     """Its asynchronous twin."""
-    async with httpx.AsyncClient(verify=False, timeout=0.5) as http:
-        yield kind(base_url=server.base_url, api_key="test", httpx_client=http, timeout=0.5, max_retries=0)
+    async with httpx.AsyncClient(verify=False, timeout=timeout_s()) as http:
+        yield kind(base_url=server.base_url, api_key="test", httpx_client=http, timeout=timeout_s(), max_retries=0)
 
 
 async def astream(client: Any) -> Any:

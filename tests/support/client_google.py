@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 from google.genai import Client, errors
 
-from client_cases import CANARY, ClientCase
+from client_cases import CANARY, ClientCase, timeout_s
 from neuronscope.signals import names
 from neuronscope.testing.fake_google import FakeGoogle, error, generation, generation_stream
 from neuronscope.testing.fake_provider import FakeProvider
@@ -47,7 +47,7 @@ STREAMED = {**COMPLETE, names.REQUEST_STREAM: True, names.STREAM_END: "complete"
 def _client(server: FakeProvider, **options: Any) -> Any:
     http: dict[str, Any] = {
         "base_url": server.base_url,
-        "timeout": 500,
+        "timeout": int(timeout_s() * 1000),
         "client_args": {"verify": False},
         "async_client_args": {"verify": False},
     }

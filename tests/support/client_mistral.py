@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 from mistralai.client import Mistral, errors
 
-from client_cases import CANARY, ClientCase
+from client_cases import CANARY, ClientCase, timeout_s
 from neuronscope.signals import names
 from neuronscope.testing.fake_mistral import FakeMistral, chat, chat_stream, error
 from neuronscope.testing.fake_provider import FakeProvider
@@ -47,7 +47,7 @@ STREAMED = {**COMPLETE, names.REQUEST_STREAM: True, names.STREAM_END: "complete"
 def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
     """A client of the fake server; without TLS set-up it costs nothing to make."""
     with httpx2.Client(verify=False) as http:
-        yield Mistral(server_url=server.base_url, api_key="test", client=http, timeout_ms=500, **options)
+        yield Mistral(server_url=server.base_url, api_key="test", client=http, timeout_ms=int(timeout_s() * 1000), **options)
 
 
 @asynccontextmanager
@@ -55,7 +55,7 @@ async def async_client(server: FakeProvider, **options: Any) -> AsyncGenerator[A
     """The same object; its methods have asynchronous twins."""
     async with httpx2.AsyncClient(verify=False) as http:
         yield Mistral(
-            server_url=server.base_url, api_key="test", async_client=http, timeout_ms=500, **options
+            server_url=server.base_url, api_key="test", async_client=http, timeout_ms=int(timeout_s() * 1000), **options
         )
 
 

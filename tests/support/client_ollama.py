@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import ollama
 
-from client_cases import CANARY, ClientCase
+from client_cases import CANARY, ClientCase, timeout_s
 from neuronscope.signals import names
 from neuronscope.testing.fake_ollama import FakeOllama, chat, chat_stream, error
 from neuronscope.testing.fake_provider import FakeProvider
@@ -42,7 +42,7 @@ STREAMED = {**COMPLETE, names.REQUEST_STREAM: True, names.STREAM_END: "complete"
 @contextmanager
 def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
     """A client of the fake server."""
-    client: Any = ollama.Client(host=server.base_url, timeout=0.5, verify=False, **options)
+    client: Any = ollama.Client(host=server.base_url, timeout=timeout_s(), verify=False, **options)
     with client:
         yield client
 
@@ -50,7 +50,7 @@ def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
 @asynccontextmanager
 async def async_client(server: FakeProvider, **options: Any) -> AsyncGenerator[Any]:
     """Its asynchronous twin."""
-    client: Any = ollama.AsyncClient(host=server.base_url, timeout=0.5, verify=False, **options)
+    client: Any = ollama.AsyncClient(host=server.base_url, timeout=timeout_s(), verify=False, **options)
     async with client:
         yield client
 

@@ -10,7 +10,7 @@ import httpx2
 import openai
 
 import openai_methods
-from client_cases import CANARY, ClientCase
+from client_cases import CANARY, ClientCase, timeout_s
 from neuronscope.signals import names
 from neuronscope.testing.fake_openai import FakeOpenAI, chat, chat_stream, error
 from neuronscope.testing.fake_provider import FakeProvider
@@ -36,7 +36,6 @@ COMPLETE = {
     names.TOOLS_OFFERED: ["look_up"],
 }
 STREAMED = {**COMPLETE, names.REQUEST_STREAM: True, names.STREAM_END: "complete", names.STREAM_CHUNKS: 8}
-LIMITS: dict[str, Any] = {"max_retries": 0, "timeout": 0.1}
 
 
 @contextmanager
@@ -44,7 +43,7 @@ def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
     """A client of the fake server; without TLS set-up it costs nothing to make."""
     with httpx2.Client(verify=False) as http:
         yield openai.OpenAI(
-            base_url=server.base_url, api_key="test", http_client=http, **{**LIMITS, **options}
+            base_url=server.base_url, api_key="test", http_client=http, max_retries=0, timeout=timeout_s(), **options
         )
 
 
@@ -52,8 +51,7 @@ def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
 async def async_client(server: FakeProvider, **options: Any) -> AsyncGenerator[Any]:
     """Its asynchronous twin."""
     async with httpx2.AsyncClient(verify=False) as http:
-        chosen = {**LIMITS, **options}
-        yield openai.AsyncOpenAI(base_url=server.base_url, api_key="test", http_client=http, **chosen)
+        yield openai.AsyncOpenAI(base_url=server.base_url, api_key="test", http_client=http, max_retries=0, timeout=timeout_s(), **options)
 
 
 async def achat(client: Any) -> Any:

@@ -1,7 +1,7 @@
 """Every method of the OpenAI SDK that a model works for, in each of the SDK's variants.
 
-Plain, raw (``with_raw_response``), unread (``with_streaming_response``), and streamed in each of these; sync and
-async.  One table, from which the contract suite makes its calls.
+Plain, raw (``with_raw_response``), unread (``with_streaming_response``), and streamed in each of these; sync
+and async.  One table, from which the contract suite makes its calls.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Method:
         """The bound method, ready to be called."""
         *resource, name = self.path.split(".")
         owner = functools.reduce(getattr, resource, client)
-        return getattr(getattr(owner, variant) if variant else owner, name)
+        bound: Callable[..., Any] = getattr(getattr(owner, variant) if variant else owner, name)
+        return bound
 
 
 CHAT_FACTS: dict[str, Any] = {
