@@ -24,7 +24,7 @@ from neuronscope.instrumentation import ClientIntegration, HandOff, WrappedMetho
 
 Undo = Callable[[], None]
 # How many of the arguments that ``*args`` takes have a name.
-MAX_VARIADIC = 4
+MAX_VARIADIC = 64
 # What a wrapper of ours is for; one method may have one of each.
 CALLS, COPIES = "calls", "copies"
 

@@ -48,6 +48,7 @@ CLIENTS: Final[dict[str, Entry]] = {
     ),
     "bedrock": Entry("neuronscope_instrumentation.bedrock:BEDROCK", "botocore", "bedrock"),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
+    "pgvector": Entry("neuronscope_instrumentation.pgvector:PGVECTOR", "psycopg", "pgvector"),
     "faiss": Entry("neuronscope_instrumentation.faiss:FAISS", "faiss-cpu", "faiss"),
     "sentence_transformers": Entry(
         "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",

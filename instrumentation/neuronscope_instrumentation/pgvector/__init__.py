@@ -1,0 +1,5 @@
+"""pgvector: similarity searches and writes of vectors in PostgreSQL, through psycopg, psycopg2 and asyncpg."""
+
+from neuronscope_instrumentation.pgvector.integration import PGVECTOR
+
+__all__ = ["PGVECTOR"]
