@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from neuronscope.engine.bodies import BodyCollector
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.streams import StreamEnd
 from neuronscope.instrumentation import Stream
 from neuronscope_instrumentation.bedrock.invoke import Answer
 from neuronscope_instrumentation.common.fields import mapping
@@ -95,31 +96,37 @@ class UnreadBody:
 def follow(owner: Any, collector: BodyCollector, length: int | None) -> None:
     """Let `collector` see what is read from `owner`, and when that is closed.
 
-    The methods are replaced on this one object, and hold it weakly: dropping it ends the body.
+    The two methods are replaced on this one object until the body is over.  They hold it weakly where somebody
+    else holds it while it is read, so that dropping it ends the body at once; a coroutine's object may have
+    nobody else (``await (await …)["body"].read()``), and is held.
 
     Args:
         length: bytes that the whole body has, if known: some read just these and never ask for more.
     """
     read, close = type(owner).read, type(owner).close
-    here = weakref.ref(owner)
+    later = inspect.iscoroutinefunction(read)
+    here: Callable[[], Any] = (lambda: owner) if later else weakref.ref(owner)
     so_far = 0
+
+    def over(end: StreamEnd, error: BaseException | None = None) -> None:
+        collector.close(end, error)
+        target = here()
+        for name in ("read", "close"):
+            vars(target).pop(name, None)
 
     def take(data: Any, wanted: int | None) -> None:
         nonlocal so_far
         so_far += len(data)
         collector.take(bytes(data))
         if wanted is None or wanted < 0 or (not data and wanted > 0) or so_far == length:
-            collector.close("complete")
-
-    def note(error: BaseException) -> None:
-        GUARD.always(_SITE, collector.close, "error", error)
+            over("complete")
 
     @functools.wraps(read)
     def read_now(amt: int | None = None, *args: Any, **kwargs: Any) -> Any:
         try:
             data = read(here(), amt, *args, **kwargs)
         except BaseException as error:
-            note(error)
+            GUARD.always(_SITE, over, "error", error)
             raise
         GUARD.call(_SITE, take, data, amt)
         return data
@@ -129,16 +136,18 @@ def follow(owner: Any, collector: BodyCollector, length: int | None) -> None:
         try:
             data = await read(here(), amt)
         except BaseException as error:
-            note(error)
+            GUARD.always(_SITE, over, "error", error)
             raise
         GUARD.call(_SITE, take, data, amt)
         return data
 
     @functools.wraps(close)
     def close_now(*args: Any, **kwargs: Any) -> Any:
-        GUARD.always(_SITE, collector.close, "client_closed")
         target = here()
-        return None if target is None else close(target, *args, **kwargs)  # None: being collected
+        if target is None:
+            return None  # it is being collected, and the collector with it
+        GUARD.always(_SITE, over, "client_closed")
+        return close(target, *args, **kwargs)
 
-    owner.read = read_later if inspect.iscoroutinefunction(read) else read_now
+    owner.read = read_later if later else read_now
     owner.close = close_now
