@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import astuple
 
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.signals.tensors import TensorSummary
-from neuronscope_instrumentation.torch import summary as summaries
+from neuronscope.summaries import Moments
+from neuronscope_instrumentation.torch import fallback
 from neuronscope_instrumentation.torch.internals import without_function_modes
 from neuronscope_instrumentation.torch.summary import summarize
 
@@ -21,15 +22,17 @@ from neuronscope_instrumentation.torch.summary import summarize
 def reference(values: torch.Tensor) -> TensorSummary:
     """The statistics by numpy in float64."""
     if values.is_complex():
-        values = values.abs()
+        values = values.to(torch.complex128).abs()
     return TensorSummary.of(values.double().numpy())
 
 
-def assert_close(got: TensorSummary, wanted: TensorSummary) -> None:
+def assert_close(got: TensorSummary, wanted: TensorSummary, extremes: float = 0.0) -> None:
     """Counts and extremes exact; the rest to the accuracy that `summary` promises."""
-    exact = ("count", "min", "max", "abs_max", "zero_count", "nan_count", "inf_count")
-    for name in exact:
-        assert getattr(got, name) == pytest.approx(getattr(wanted, name), rel=0, abs=0, nan_ok=True), name
+    for name in ("count", "zero_count", "nan_count", "inf_count"):
+        assert getattr(got, name) == getattr(wanted, name), name
+    for name in ("min", "max", "abs_max"):
+        expected = pytest.approx(getattr(wanted, name), rel=extremes, abs=0, nan_ok=True)
+        assert getattr(got, name) == expected, name
     assert got.std == pytest.approx(wanted.std, rel=1e-5, nan_ok=True)
     assert got.l2 == pytest.approx(wanted.l2, rel=1e-5, nan_ok=True)
     rms = wanted.l2 / math.sqrt(max(1, wanted.count))
@@ -118,7 +121,8 @@ def test_complex_values_count_by_modulus(dtype: torch.dtype) -> None:
     """Also conjugated views, and infinite parts."""
     values = torch.complex(normal(3000), normal(3000)).to(dtype)
     values[5] = torch.tensor(complex(math.inf, 0))
-    assert_close(summarize(values.conj()), reference(values))
+    # A modulus is computed, so its last digit may differ.
+    assert_close(summarize(values.conj()), reference(values), extremes=1e-15)
 
 
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -145,7 +149,7 @@ def test_strides_do_not_matter(name: str, shape: tuple[int, ...]) -> None:
 def test_a_dense_permuted_tensor_is_not_copied() -> None:
     """Its pieces are views into its memory."""
     values = normal(64, 32).t()
-    (piece,) = summaries.pieces(values, summaries.PIECE)
+    (piece,) = fallback.pieces(values, fallback.PIECE)
     assert piece.data_ptr() == values.data_ptr()
 
 
@@ -207,9 +211,9 @@ def test_subclasses_with_plain_memory_are_read() -> None:
 def test_moments_merge_as_if_read_together() -> None:
     """Parts of unlike size and mean add up to the whole."""
     parts = [normal(10), normal(100_000) * 3 + 50, torch.empty(0), torch.tensor([math.nan, 0.0])]
-    total = summaries.Moments()
+    total = Moments()
     for part in parts:
-        total.merge(summaries.cpu_moments(part))
+        total.merge(fallback.cpu_moments(part))
     assert_close(total.summary(), reference(torch.cat(parts)))
 
 
@@ -217,14 +221,14 @@ def test_moments_merge_as_if_read_together() -> None:
 def test_the_accelerator_s_route_agrees_too(name: str) -> None:
     """The code that computes on a device without waiting, here run on the CPU."""
     values = ADVERSARIAL[name]()
-    assert_close(summaries.device_moments(values).summary(), reference(values))
+    assert_close(fallback.device_moments(values).summary(), reference(values))
 
 
 def test_gradients_and_random_state_are_left_alone() -> None:
     """No graph is recorded; the generator is where it was."""
     values = normal(100).requires_grad_()
     state = torch.get_rng_state()
-    assert all(isinstance(value, int | float) for value in astuple(summarize(values * 2)))
+    assert all(isinstance(value, int | float) for value in astuple(summarize(values * 2))[:-2])
     assert torch.equal(torch.get_rng_state(), state)
     assert values.grad is None
 

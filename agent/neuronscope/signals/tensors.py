@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 # safetensors' names for element types, by numpy's; the `.nsz` file uses them too.
@@ -31,8 +31,7 @@ DTYPE_NAMES: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSummary:
+class TensorSummary(Struct, frozen=True, gc=False):  # made for every layer's run: see `records`
     """Statistics of one tensor.
 
     `mean`, `std` (population), `l2`, `min`, `max` and `abs_max` are over the *finite* elements;
@@ -40,7 +39,10 @@ class TensorSummary:
 
     Attributes:
         count: number of elements.
-        sampled_fraction: 1.0, or the fraction of whole rows `mean`, `std` and `l2` were taken from.
+        sampled_fraction: 1.0, or the fraction of whole rows from which `mean`, `std` and `l2` (of the whole)
+            were estimated.
+        histogram: on request, finite elements by magnitude (see `neuronscope.summaries.details`).
+        sketch: on request, 64 numbers whose angles and distances are those of the tensors, roughly.
     """
 
     count: int
@@ -54,6 +56,8 @@ class TensorSummary:
     nan_count: int
     inf_count: int
     sampled_fraction: float = 1.0
+    histogram: tuple[int, ...] | None = None
+    sketch: tuple[float, ...] | None = None
 
     @property
     def finite(self) -> bool:
@@ -63,33 +67,9 @@ class TensorSummary:
     @classmethod
     def of(cls, array: NDArray[Any]) -> TensorSummary:
         """Summarise a numpy array of any numeric or bool type (complex: by modulus)."""
-        import numpy as np
+        from neuronscope.summaries import arrays
 
-        values = np.asarray(array)
-        if np.iscomplexobj(values):
-            values = np.abs(values)
-        flat: NDArray[np.float64] = values.astype(np.float64, copy=False).ravel()
-        count = int(flat.size)
-        nan_count = int(np.isnan(flat).sum())
-        inf_count = int(np.isinf(flat).sum())
-        zero_count = count - int(np.count_nonzero(flat))
-        finite = flat[np.isfinite(flat)] if nan_count or inf_count else flat
-        if finite.size == 0:
-            nan = math.nan
-            return cls(count, nan, nan, nan, nan, nan, nan, zero_count, nan_count, inf_count)
-        low, high = float(finite.min()), float(finite.max())
-        return cls(
-            count=count,
-            mean=float(finite.mean()),
-            std=float(finite.std()),
-            l2=float(np.sqrt(np.dot(finite, finite))),
-            min=low,
-            max=high,
-            abs_max=max(abs(low), abs(high)),
-            zero_count=zero_count,
-            nan_count=nan_count,
-            inf_count=inf_count,
-        )
+        return arrays.summarize(array)
 
 
 class TensorSnapshot:

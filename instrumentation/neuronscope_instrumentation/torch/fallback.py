@@ -1,4 +1,4 @@
-"""Statistics of a tensor with torch's own kernels: few passes, float64 where it matters.
+"""Statistics of a tensor with torch's own operations: on accelerators, and where no kernel was compiled.
 
 The tensor is cut into pieces that stay in the cache.  Each piece gives its `Moments`; those merge
 exactly, so pieces, steps and ranks add up alike.  A healthy float piece takes the fast route: float32
@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import numpy as np
 import torch
 
-from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.signals.tensors import TensorSummary
-from neuronscope_instrumentation.torch.internals import isolated
-from neuronscope_instrumentation.torch.snapshot import readable
+from neuronscope.summaries import Moments
 
 PIECE: Final = 1 << 18  # elements: 1 MiB of float32
 _DEVICE_PIECE: Final = 1 << 24
@@ -41,85 +38,6 @@ _AS_FLOAT32: Final = frozenset(
     if isinstance(dtype := getattr(torch, name, None), torch.dtype)
 )  # fmt: skip
 
-_INTEGERS: Final = frozenset(
-    dtype
-    for name in ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")
-    if isinstance(dtype := getattr(torch, name, None), torch.dtype)
-)
-
-
-@dataclass(slots=True)
-class Moments:
-    """Statistics that merge: over the finite elements, but for the counts.
-
-    Attributes:
-        finite: number of finite elements.
-        squares: sum of squared deviations from `mean`.
-        energy: sum of squares.
-    """
-
-    count: int = 0
-    finite: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    energy: float = 0.0
-    low: float = math.inf
-    high: float = -math.inf
-    zeros: int = 0
-    nans: int = 0
-    infs: int = 0
-
-    def merge(self, other: Moments) -> Moments:
-        """Add another part's moments (Chan, Golub and LeVeque's update)."""
-        total = self.finite + other.finite
-        if other.finite:
-            delta = other.mean - self.mean
-            share = other.finite / total
-            self.mean += delta * share
-            self.squares += other.squares + delta * delta * self.finite * share
-        self.count += other.count
-        self.finite = total
-        self.energy += other.energy
-        self.low = min(self.low, other.low)
-        self.high = max(self.high, other.high)
-        self.zeros += other.zeros
-        self.nans += other.nans
-        self.infs += other.infs
-        return self
-
-    def summary(self) -> TensorSummary:
-        """The moments as the platform's value."""
-        some = self.finite > 0
-        return TensorSummary(
-            count=self.count,
-            mean=self.mean if some else math.nan,
-            std=math.sqrt(self.squares / self.finite) if some else math.nan,
-            l2=math.sqrt(self.energy) if some else math.nan,
-            min=self.low if some else math.nan,
-            max=self.high if some else math.nan,
-            abs_max=max(abs(self.low), abs(self.high)) if some else math.nan,
-            zero_count=self.zeros,
-            nan_count=self.nans,
-            inf_count=self.infs,
-        )
-
-
-def summarize(tensor: torch.Tensor) -> TensorSummary:
-    """Statistics of a dense tensor of any numeric type and layout (complex: by modulus).
-
-    On the CPU the values are read at once.  Elsewhere the device computes and one small transfer
-    waits for it.  Changes no random state, records no graph, is seen by no mode of the user's.
-
-    Raises:
-        UnsupportedTensorError: no plain dense memory (see `readable`), or a type without arithmetic.
-    """
-    with isolated():
-        plain = readable(tensor)
-        if plain.dtype.is_floating_point or plain.dtype.is_complex or plain.dtype in _INTEGERS:
-            measure = cpu_moments if plain.device.type == "cpu" else device_moments
-            return measure(plain).summary()
-    raise UnsupportedTensorError(f"dtype:{str(plain.dtype).removeprefix('torch.')}")
-
 
 def cpu_moments(plain: torch.Tensor) -> Moments:
     """Read a CPU tensor piece by piece."""
@@ -131,6 +49,44 @@ def cpu_moments(plain: torch.Tensor) -> Moments:
             moments = _careful(values.to(torch.float64))
         total = moments if total is None else total.merge(moments)
     return total or Moments()
+
+
+def sampled_summary(plain: torch.Tensor, fraction: float) -> TensorSummary | None:
+    """A CPU tensor's statistics, with mean, deviation and norm from a share of its rows.
+
+    Whole rows: a stride within rows would meet the same channels each time, and be wrong by half on
+    activations with a few large ones.  None where rows cannot be told apart or a value is not finite.
+    """
+    if plain.dim() < 2 or not plain.is_contiguous() or not plain.is_floating_point():
+        return None
+    rows = plain.view(-1, plain.shape[-1])
+    step = max(1, round(1 / fraction))
+    while step > 1 and math.gcd(step, plain.shape[-2]) > 1:  # else the same positions of every sequence
+        step += 1
+    sample = rows[::step]
+    if step == 1 or rows.shape[0] < 2 * step:
+        return None
+    bounds = [torch.aminmax(piece.to(torch.float32)) for piece in pieces(plain, PIECE)]
+    low = min(float(low.item()) for low, _ in bounds)
+    high = max(float(high.item()) for _, high in bounds)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    part = cpu_moments(sample)
+    zeros = sum(_zeros(piece.to(torch.float32), low, high) for piece in pieces(plain, PIECE))
+    count = plain.numel()
+    return TensorSummary(
+        count=count,
+        mean=part.mean,
+        std=math.sqrt(part.squares / part.finite),
+        l2=math.sqrt(part.energy * count / part.count),
+        min=low,
+        max=high,
+        abs_max=max(-low, high),
+        zero_count=zeros,
+        nan_count=0,
+        inf_count=0,
+        sampled_fraction=part.count / count,
+    )
 
 
 def pieces(tensor: torch.Tensor, size: int) -> Iterator[torch.Tensor]:

@@ -57,6 +57,8 @@ def _keys_of_modes() -> Any:
 
 
 _KEYS_OF_MODES: Final = _keys_of_modes()
+# How many function modes are active in this thread.
+function_modes: Final[Callable[[], int]] = _C._len_torch_function_stack
 without_function_modes: Final[Callable[[], Any]] = _C.DisableTorchFunction
 
 
