@@ -29,7 +29,13 @@ ASKED: dict[str, Any] = {
     "inferenceConfig": {"temperature": 0.5, "topP": 0.9, "maxTokens": 64, "stopSequences": [CANARY]},
     "toolConfig": {
         "tools": [
-            {"toolSpec": {"name": "look_up", "description": CANARY, "inputSchema": {"json": {"type": "object"}}}}
+            {
+                "toolSpec": {
+                    "name": "look_up",
+                    "description": CANARY,
+                    "inputSchema": {"json": {"type": "object"}},
+                }
+            }
         ]
     },
     "additionalModelRequestFields": {"top_k": 3},

@@ -6,8 +6,8 @@
         client = boto3.client("bedrock-runtime", endpoint_url=server.base_url, region_name="eu-west-1")
         client.converse(modelId="anthropic.claude-sonnet-4-v1:0", messages=[...])
 
-Unscripted requests get an answer of the right kind: a conversation, its stream, and `InvokeModel` in the words
-of the model's family.  Tokens are 11 in, 5 out; in conversations 4 more were read from the cache.
+Unscripted requests get an answer of the right kind: a conversation, its stream, and `InvokeModel` of a Claude
+or an embedding model.  Tokens are 11 in, 5 out; in conversations 4 more were read from the cache.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def _words(text: str) -> list[str]:
 
 def converse_stream(text: str = WORDS, **reply: Any) -> Reply:
     """A conversation's streamed answer, a word an event; `reply` are fields of `Reply`."""
-    words = [{"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"text": word}}} for word in _words(text)]
+    words = [
+        {"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"text": word}}} for word in _words(text)
+    ]
     return stream_of([*words, {"contentBlockStop": {"contentBlockIndex": 0}}], **reply)
 
 
@@ -161,7 +163,12 @@ def _claude(text: str) -> dict[str, Any]:
 
 
 def _claude_chunks(text: str) -> list[Any]:
-    begin = {**_claude(text), "content": [], "stop_reason": None, "usage": {"input_tokens": 11}}
+    begin: dict[str, Any] = {
+        **_claude(text),
+        "content": [],
+        "stop_reason": None,
+        "usage": {"input_tokens": 11},
+    }
     delta = {"stop_reason": "end_turn", "stop_sequence": None}
     return [
         {"type": "message_start", "message": begin},

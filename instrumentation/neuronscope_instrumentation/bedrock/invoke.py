@@ -219,10 +219,11 @@ _CONVERSE: Final = frozenset(
 
 
 def _cohere_event(told: Any) -> Any:
-    """An event of the older models has text and no kind."""
-    if field(told, "event_type") is None and field(told, "is_finished") is False:
-        return {**(mapping(told) or {}), "event_type": "text-generation"}
-    return told
+    """An event of the older models has a text and no kind."""
+    if field(told, "event_type") is not None:
+        return told
+    kind = "stream-end" if field(told, "is_finished") is True else "text-generation"
+    return {**(mapping(told) or {}), "event_type": kind}
 
 
 def _fold_plain(so_far: Response, told: Any, content: bool) -> Response:

@@ -8,7 +8,15 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from neuronscope.engine.invocation import type_name
-from neuronscope.instrumentation import Endpoint, ErrorFacts, Operation, ReadRequest, Request, Response, Snapshot
+from neuronscope.instrumentation import (
+    Endpoint,
+    ErrorFacts,
+    Operation,
+    ReadRequest,
+    Request,
+    Response,
+    Snapshot,
+)
 from neuronscope.signals import names
 from neuronscope_instrumentation.bedrock import converse, invoke
 from neuronscope_instrumentation.bedrock.metadata import with_metadata

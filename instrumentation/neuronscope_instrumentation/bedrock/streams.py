@@ -13,7 +13,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from neuronscope.engine.bodies import BodyCollector
 from neuronscope.engine.guard import GUARD
@@ -88,7 +88,7 @@ class UnreadBody:
         told_length = body._content_length
         length = int(told_length) if str(told_length).isdecimal() else None
         # aiobotocore's bodies read from elsewhere, and are never left by `with` as another object.
-        owner = body if inspect.iscoroutinefunction(type(body).read) else body._raw_stream
+        owner = body if inspect.iscoroutinefunction(cast("Any", type(body)).read) else body._raw_stream
         follow(owner, BodyCollector(told, bytes), length)
         return True
 
@@ -96,14 +96,15 @@ class UnreadBody:
 def follow(owner: Any, collector: BodyCollector, length: int | None) -> None:
     """Let `collector` see what is read from `owner`, and when that is closed.
 
-    The two methods are replaced on this one object until the body is over.  They hold it weakly where somebody
-    else holds it while it is read, so that dropping it ends the body at once; a coroutine's object may have
-    nobody else (``await (await …)["body"].read()``), and is held.
+    The two methods are replaced on this one object until the body is over.  They hold it weakly where
+    somebody else holds it while it is read, so that dropping it ends the body at once; a coroutine's object
+    may have nobody else (``await (await …)["body"].read()``), and is held.
 
     Args:
         length: bytes that the whole body has, if known: some read just these and never ask for more.
     """
-    read, close = type(owner).read, type(owner).close
+    kind = cast("Any", type(owner))
+    read, close = kind.read, kind.close
     later = inspect.iscoroutinefunction(read)
     here: Callable[[], Any] = (lambda: owner) if later else weakref.ref(owner)
     so_far = 0
