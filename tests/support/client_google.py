@@ -49,8 +49,8 @@ def _client(server: FakeProvider, **options: Any) -> Any:
         "base_url": server.base_url,
         "timeout": int(timeout_s() * 1000),
         "client_args": {"verify": False},
-        "async_client_args": {"verify": False},
-    }
+        "async_client_args": {"verify": False, "transport": httpx2.AsyncHTTPTransport(verify=False)},
+    }  # the transport, since the SDK would take aiohttp if that happens to be there
     return Client(http_options=http, **{"api_key": "test", **options})  # type: ignore[arg-type] # a dict will do
 
 
