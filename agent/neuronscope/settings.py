@@ -20,6 +20,7 @@ from neuronscope.exceptions import ConfigError
 T = TypeVar("T")
 OverheadAction = Literal["warn", "reduce", "abort"]
 ContentCapture = Literal["no_content", "span_only", "event_only", "span_and_event"]
+EmbedderProbes = Literal["auto", "off", "local", "all"]
 LogsMode = Literal["off", "correlate", "export"]
 NszMode = Literal["continuous", "flight"]
 OtlpProtocol = Literal["http/protobuf", "grpc"]
@@ -245,6 +246,41 @@ class Settings:
         "NEURONSCOPE_FLIGHT_MARGIN",
         "A retrieval with a smaller relative margin makes the flight recorder dump. 0 never does.",
         _number(0.0, 1.0),
+    )
+    baseline: str = _setting(
+        "",
+        "NEURONSCOPE_BASELINE",
+        "Baseline of retrieval to compare with: a file of `neuronscope baseline make`, or a recording. A file "
+        "that is not there yet is made from the first queries.",
+        _text,
+    )
+    drift_window: int = _setting(
+        500,
+        "NEURONSCOPE_DRIFT_WINDOW",
+        "Distinct queries of a window that is compared with the baseline.",
+        _integer(200, 10_000),
+    )
+    drift_window_s: float = _setting(
+        3600.0,
+        "NEURONSCOPE_DRIFT_WINDOW_SECONDS",
+        "Seconds after which a window is compared though it is not full, if it has 200 queries.",
+        _number(1.0, 1e7),
+    )
+    canary_interval_s: float = _setting(
+        300.0,
+        "NEURONSCOPE_CANARY_INTERVAL",
+        "Seconds between two replays of canary queries.",
+        _number(1.0, 1e7),
+    )
+    embedder_probes: EmbedderProbes = _setting(
+        "auto",
+        "NEURONSCOPE_EMBEDDER_PROBES",
+        "Which embedders get our probe texts to embed: those in the process (local), also those behind an "
+        "API, which bills sixteen short texts (all), none (off), or local ones if there is a baseline (auto).",
+        _choice("auto", "off", "local", "all"),
+    )
+    embedder_interval_s: float = _setting(
+        21_600.0, "NEURONSCOPE_EMBEDDER_INTERVAL", "Seconds between two such checks.", _number(1.0, 1e7)
     )
     prometheus: str = _setting(
         "", "NEURONSCOPE_PROMETHEUS", "Serve /metrics here: HOST:PORT, or a port; 0 picks one.", _address

@@ -38,7 +38,7 @@ from neuronscope.engine.worker import SPAN_BYTES, Worker
 from neuronscope.exporters import Exporter, ExporterContext
 from neuronscope.governor import Budget
 from neuronscope.governor.steward import Steward
-from neuronscope.instrumentation import WrappedMethod
+from neuronscope.instrumentation import Snapshot, WrappedMethod
 from neuronscope.settings import Settings
 from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord, LogRecord, SpanEvent, SpanRecord
@@ -66,6 +66,8 @@ class Engine:
         events: makes GenAI events of finished calls.
         steward: keeps that budget's accounts.
         watch_model: opens layer observation for an in-process model call (set by the platform).
+        on_record: sees every finished span, and may return another in its place; in the worker's thread.
+        on_embedder: told of calls that embed: ``(snapshot, instance, arguments)``; in the caller's thread.
     """
 
     def __init__(self) -> None:
@@ -75,6 +77,8 @@ class Engine:
         self.steward = Steward(self.settings, self.metrics, self._export_now, self.tell)
         self.budget: Budget = self.steward.budget
         self.watch_model: ModelWatcher | None = None
+        self.on_record: Callable[[SpanRecord], SpanRecord] | None = None
+        self.on_embedder: Callable[[Snapshot, Any, Mapping[str, Any]], None] | None = None
         self.exporters: Sequence[Exporter] = ()
         self._make_exporters: ExporterMaker | None = None
         self._policy = ContentPolicy(self.settings)
@@ -225,6 +229,11 @@ class Engine:
         if self._worker is not None:
             self._worker.put_event(event)
 
+    def log(self, record: LogRecord) -> None:
+        """Have an event of ours exported among the logs; for the worker's thread, see `later`."""
+        if self._worker is not None:
+            self._worker.add_log(record)
+
     # --- hot path ---------------------------------------------------------------------------------------
     def begin(
         self,
@@ -276,6 +285,8 @@ class Engine:
             before = time.perf_counter_ns()
             watch = GUARD.call(site, self._watch, method.model, instance, arguments, span)
             started += time.perf_counter_ns() - before  # it charges for itself
+        if self.on_embedder is not None and snapshot.endpoint.embedder is not None:
+            GUARD.call(site, self.on_embedder, snapshot, instance, arguments)
         self.budget.enter()
         span.hot_ns = time.perf_counter_ns() - started
         invocation.enter(context, watch)  # last: what fails before leaves nothing current behind
@@ -516,6 +527,8 @@ class Engine:
         parent = self._pipeline.left_out.parent(record.parent_span_id)
         if parent != record.parent_span_id:
             record = replace(record, parent_span_id=parent)
+        if self.on_record is not None:
+            record = GUARD.contain("diagnosis", self.on_record, record) or record
         record_metrics(record, call, self.metrics)
         self.steward.span_done(record, recording, hot_ns)
         if recording is not None:

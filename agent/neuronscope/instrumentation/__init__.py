@@ -211,6 +211,8 @@ class Endpoint:
         read_error: ``(exception) -> ErrorFacts``; None: the engine takes type and `status_code`.
         size: ``(result) -> bytes``: about how much a result keeps in memory until the worker has read it, for
             results that can be large; well under a microsecond, so look at lengths only.
+        embedder: ``(instance, arguments by name) -> (texts -> vectors)``: embeds other texts as this call
+            embeds its own, for the embedder's fingerprint; None where another thread cannot do that.
     """
 
     operation: Operation
@@ -221,6 +223,7 @@ class Endpoint:
     is_complete: Callable[[Response], bool] | None = None
     read_error: Callable[[BaseException], ErrorFacts] | None = None
     size: Callable[[Any], int] | None = None
+    embedder: Callable[[Any, Mapping[str, Any]], Callable[[Sequence[str]], Any] | None] | None = None
 
 
 class Snapshot(NamedTuple):  # made for every call: see Peer

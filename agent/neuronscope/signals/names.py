@@ -337,6 +337,9 @@ INFERENCE_DETAILS: Final = _event(
 OPERATION_EXCEPTION: Final = _event(
     "gen_ai.client.operation.exception", 13, "WARN", "The exception that a GenAI call raised."
 )
+DRIFT: Final = _event(
+    "neuronscope.drift", 13, "WARN", "Retrieval is not as in its baseline: what changed, and by which evidence."
+)
 
 # On the span of a batch, one for each of its queries: the attributes that the span of a single query has.
 RETRIEVAL_QUERY: Final = "neuronscope.retrieval.query"
@@ -417,6 +420,66 @@ POINTS_WRITTEN: Final = _metric(
     "{point}",
     "Points written or removed, by calls that tell.",
     (DB_SYSTEM, DB_COLLECTION, DB_OPERATION),
+)
+_PLACE = (DB_SYSTEM, DB_COLLECTION)
+DRIFT_ACTIVE: Final = _metric(
+    "neuronscope.drift.active", _G, "", "1 while a finding about a collection lasts.", (*_PLACE, "kind")
+)
+DRIFT_STATISTIC: Final = _metric(
+    "neuronscope.drift.statistic",
+    _G,
+    "",
+    "How far the latest window is from the baseline.",
+    (*_PLACE, "feature", "statistic"),
+)
+DRIFT_THRESHOLD: Final = _metric(
+    "neuronscope.drift.threshold",
+    _G,
+    "",
+    "What that statistic may be, for samples of these sizes.",
+    (*_PLACE, "feature", "statistic"),
+)
+DRIFT_WINDOW: Final = _metric(
+    "neuronscope.drift.window", _G, "{query}", "Distinct queries of the latest window.", _PLACE
+)
+DRIFT_WINDOWS: Final = _metric(
+    "neuronscope.drift.windows", _C, "{window}", "Windows compared with the baseline.", _PLACE
+)
+CANARY_OVERLAP: Final = _metric(
+    "neuronscope.canary.overlap", _G, "1", "Share of their stored hits that canaries find again.", ("canary",)
+)
+CANARY_LIMIT: Final = _metric(
+    "neuronscope.canary.limit", _G, "1", "The overlap below which it is no accident.", ("canary",)
+)
+CANARY_RBO: Final = _metric(
+    "neuronscope.canary.rbo", _G, "", "Mean rank-biased overlap of canaries with stored hits.", ("canary",)
+)
+CANARY_REPLAYS: Final = _metric(
+    "neuronscope.canary.replays", _C, "{replay}", "Replays of canaries, by outcome.", ("canary", "outcome")
+)
+EMBEDDER_COSINE: Final = _metric(
+    "neuronscope.embedder.self_cosine",
+    _G,
+    "",
+    "Least cosine of a probe text's vector with its stored one.",
+    ("embedder",),
+)
+EMBEDDER_INFO: Final = _metric(
+    "neuronscope.embedder.info",
+    _G,
+    "",
+    "1 for an embedder's present fingerprint, 0 for earlier ones.",
+    ("embedder", "fingerprint"),
+)
+EMBEDDERS_SEEN: Final = _metric(
+    "neuronscope.retrieval.embedders",
+    _G,
+    "{embedder}",
+    "Embedders that query a collection: more than one is a fault.",
+    _PLACE,
+)
+INDEX_COSINE: Final = _metric(
+    "neuronscope.index.self_cosine", _G, "", "Median cosine of stored vectors with fresh ones.", ("index",)
 )
 PREFILL_SECONDS: Final = _metric(
     "neuronscope.model.prefill.duration",

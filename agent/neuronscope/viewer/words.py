@@ -78,6 +78,7 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     names.QUERY_NORM: ("Query", "norm"),
     names.QUERY_DTYPE: ("Query", "element type"),
     names.QUERY_FINGERPRINT: ("Query", "fingerprint"),
+    names.EMBEDDER_FINGERPRINT: ("Query", "embedder"),
     names.MODEL_NAME: ("Model in this process", "model"),
     names.MODEL_FORWARDS: ("Model in this process", "forward passes"),
     names.MODEL_PREFILL: ("Model in this process", "prefill, s"),
