@@ -250,8 +250,8 @@ class Settings:
     baseline: str = _setting(
         "",
         "NEURONSCOPE_BASELINE",
-        "Baseline of retrieval to compare with: a file of `neuronscope baseline make`, or a recording. A file "
-        "that is not there yet is made from the first queries.",
+        "Baseline of retrieval to compare with: a file of `neuronscope baseline make`, or a recording. A "
+        "file that is not there yet is made from the first queries.",
         _text,
     )
     drift_window: int = _setting(
@@ -276,7 +276,7 @@ class Settings:
         "auto",
         "NEURONSCOPE_EMBEDDER_PROBES",
         "Which embedders get our probe texts to embed: those in the process (local), also those behind an "
-        "API, which bills sixteen short texts (all), none (off), or local ones if there is a baseline (auto).",
+        "API, which bills sixteen short texts (all); none (off); local ones if there is a baseline (auto).",
         _choice("auto", "off", "local", "all"),
     )
     embedder_interval_s: float = _setting(

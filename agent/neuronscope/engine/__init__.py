@@ -528,7 +528,7 @@ class Engine:
         if parent != record.parent_span_id:
             record = replace(record, parent_span_id=parent)
         if self.on_record is not None:
-            record = GUARD.contain("diagnosis", self.on_record, record) or record
+            record = GUARD.contain("diagnosis", self.on_record, record, default=record)
         record_metrics(record, call, self.metrics)
         self.steward.span_done(record, recording, hot_ns)
         if recording is not None:

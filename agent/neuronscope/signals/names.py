@@ -338,7 +338,7 @@ OPERATION_EXCEPTION: Final = _event(
     "gen_ai.client.operation.exception", 13, "WARN", "The exception that a GenAI call raised."
 )
 DRIFT: Final = _event(
-    "neuronscope.drift", 13, "WARN", "Retrieval is not as in its baseline: what changed, and by which evidence."
+    "neuronscope.drift", 13, "WARN", "Retrieval is not as in its baseline: what changed, by which evidence."
 )
 
 # On the span of a batch, one for each of its queries: the attributes that the span of a single query has.
