@@ -26,11 +26,10 @@ import neuronscope as ns
 from neuronscope import platform
 from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
-from neuronscope.instrumentation import Endpoint
 from neuronscope.signals import names
 from neuronscope.testing import InMemoryExporter
 from neuronscope.testing.fake_openai import FakeOpenAI, chat, chat_stream, error
-from neuronscope_instrumentation.openai import OPENAI, requests
+from neuronscope_instrumentation.openai import OPENAI, routes
 from openai_cases import CANARY, Mode, agent, observe, plain, sync_client
 
 pytestmark = pytest.mark.integration
@@ -167,13 +166,17 @@ def broken(*_: Any) -> Any:
     raise RuntimeError("a bug of ours")
 
 
+ROUTE_OF = routes.route_of
 BROKEN_READERS: dict[str, Any] = dict.fromkeys(
     ("read_request", "read_response", "fold_chunk", "is_content", "read_error"), broken
 )
 
 
-def broken_endpoint(url: str) -> Endpoint:
-    return requests.EMBEDDINGS if url.endswith("/embeddings") else requests.CHAT
+def broken_route(method: str, url: str) -> routes.Route | None:
+    route = ROUTE_OF(method, url)
+    if route is None:
+        return None
+    return route._replace(endpoint=dataclasses.replace(route.endpoint, **BROKEN_READERS))
 
 
 @pytest.mark.parametrize(
@@ -200,11 +203,7 @@ def test_faults_of_the_adapter_change_nothing(
     changes: dict[str, Any] = {part: broken}
     if part == "readers":
         changes = {}
-        for name in ("CHAT", "EMBEDDINGS"):
-            monkeypatch.setattr(
-                requests, name, dataclasses.replace(getattr(requests, name), **BROKEN_READERS)
-            )
-        monkeypatch.setattr(requests, "endpoint_of", broken_endpoint)
+        monkeypatch.setattr(routes, "route_of", broken_route)
     elif part == "stream.body":
         changes = {"stream": dataclasses.replace(stream, body=broken)}
     elif part not in ("snapshot", "body", "inject_headers"):
