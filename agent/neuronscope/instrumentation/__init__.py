@@ -190,6 +190,7 @@ class Peer(NamedTuple):  # made on the hot path, where a frozen dataclass costs 
 ReadRequest = Callable[[Mapping[str, Any], bool], Request]
 ReadResponse = Callable[[Any, bool], Response]
 FoldChunk = Callable[[Response, Any, bool], Response]
+ReadHeaders = Callable[[Mapping[str, str]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +210,8 @@ class Endpoint:
         is_complete: ``(response) -> bool``: did the stream say that it was over?  One that ends without a
             word was cut off.  None: every stream that ends is whole.
         read_error: ``(exception) -> ErrorFacts``; None: the engine takes type and `status_code`.
+        read_headers: ``(headers of the HTTP response) -> attributes of the registry``, where the integration has
+            a `ResponseSeam`.
         size: ``(result) -> bytes``: about how much a result keeps in memory until the worker has read it, for
             results that can be large; well under a microsecond, so look at lengths only.
         embedder: ``(instance, arguments by name) -> (texts -> vectors)``: embeds other texts as this call
@@ -222,6 +225,7 @@ class Endpoint:
     is_content: Callable[[Any], bool] | None = None
     is_complete: Callable[[Response], bool] | None = None
     read_error: Callable[[BaseException], ErrorFacts] | None = None
+    read_headers: ReadHeaders | None = None
     size: Callable[[Any], int] | None = None
     embedder: Callable[[Any, Mapping[str, Any]], Callable[[Sequence[str]], Any] | None] | None = None
 
@@ -324,6 +328,37 @@ class HandOff:
     parameter: str
 
 
+@dataclass(frozen=True, slots=True)
+class ResponseSeam:
+    """A method that the library calls inside an observed call, with the HTTP response.
+
+    Parsed results carry neither headers nor how often was tried; and where a library raises because it does
+    not like a complete answer, only the body tells what the call has cost.
+
+    Attributes:
+        target: ``"module:Class.method"``, a plain or a coroutine function.
+        response: name of the parameter that holds the httpx-like response; given by keyword.
+        resends: name of the parameter that tells how often the request was sent again.
+    """
+
+    target: str
+    response: str = "response"
+    resends: str = "retries_taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A part of a library that works with models and is not observed; `doctor` tells it.
+
+    Attributes:
+        target: ``"module:Class.method"`` that would have to be.
+        why: in a few words.
+    """
+
+    target: str
+    why: str
+
+
 class Kind(StrEnum):
     """What an integration observes."""
 
@@ -347,6 +382,8 @@ class ClientIntegration:
         modules: modules whose import triggers installation; derived from the targets if empty.
         methods: the methods to wrap.
         handoffs: callables to carry context into.
+        responses: where HTTP responses are seen.
+        gaps: what is known not to be observed.
         copies: methods whose result stands for their instance (``client.with_options``): when only single
             objects are instrumented, the copy is instrumented too.
         members: ``(object) -> objects that act for it``: when only single objects are instrumented, those are
@@ -362,6 +399,8 @@ class ClientIntegration:
     methods: tuple[WrappedMethod, ...] = ()
     handoffs: tuple[HandOff, ...] = ()
     copies: tuple[str, ...] = ()
+    responses: tuple[ResponseSeam, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     members: Callable[[Any], Iterable[Any]] | None = None
     install: Callable[[Engine, str], Callable[[], None]] | None = None
 
