@@ -38,7 +38,10 @@ class Call:
     __slots__ = (
         "error",
         "failure",
+        "headers",
+        "http",
         "method_name",
+        "resends",
         "result",
         "searches",
         "snapshot",
@@ -55,6 +58,21 @@ class Call:
         self.failure: Failure | None = None
         self.stream: StreamState | None = None
         self.searches: Sequence[dict[str, Any]] = ()  # by the worker: each query of a batch
+        self.http: Any = None  # the response, until the call returns
+        self.headers: Mapping[str, str] | None = None
+        self.resends: int | None = None
+
+    def let_go_of_response(self) -> None:
+        """Keep the response's headers; its body is the result's, or the service's."""
+        http, self.http = self.http, None
+        if http is not None:
+            self.headers = http.headers
+
+    def keep_billed_answer(self) -> None:
+        """The library did not like a complete answer: what it cost is in the body."""
+        http = self.http
+        if http is not None and http.status_code < FAILED:
+            self.result = bodies.content_if_read(http)
 
     def held_bytes(self, content: bool) -> int:
         """About how much the call keeps in memory until it has been read, beside what every call does."""
@@ -145,6 +163,7 @@ class Invocation:
         self.leave()
         later = False
         try:
+            self.call.let_go_of_response()
             later = self._read_later(result)
             if not (later or self._unwrapped):
                 unwrap = self._method.unwrap
@@ -176,6 +195,11 @@ class Invocation:
         self.leave()
         told = GUARD.always(self.site, error_facts, error, self.call.snapshot)
         self.call.error = told if told is not None else ErrorFacts(type_name(error))
+        if self.call.http is None:
+            self.call.headers = getattr(getattr(error, "response", None), "headers", None)
+        else:
+            GUARD.call(self.site, self.call.keep_billed_answer)
+            GUARD.call(self.site, self.call.let_go_of_response)
         self._note(error)
         self._engine.finish(self.span)
         return True
