@@ -351,6 +351,16 @@ class Engine:
         return type(ours) is LightSpan and ours.library == library and ours.end_time is None
 
     @staticmethod
+    def open_call(library: str) -> Call | None:
+        """The call of that library that is being made in the current context."""
+        span = trace.get_current_span()
+        if type(span) is not LightSpan:
+            span = otel_context.get_value(OURS)
+        if type(span) is LightSpan and span.library == library and span.end_time is None:
+            return span.call
+        return None
+
+    @staticmethod
     def _current_with(span: LightSpan, current: otel_context.Context) -> otel_context.Context:
         """The context in which the call runs: its span is current, ours or the service's own."""
         if span.foreign is None:
