@@ -59,6 +59,11 @@ def call_attributes(call: Call, library: str, content: bool, limit: int) -> dict
         ):
             attributes[names.STREAM_END] = "error"
             attributes[names.ERROR_TYPE] = CUT_OFF
+    if call.resends:
+        attributes[names.HTTP_RESEND_COUNT] = call.resends
+    if call.headers is not None and endpoint.read_headers is not None:
+        told = GUARD.call(f"{library}.read_headers", endpoint.read_headers, call.headers, default={})
+        attributes.update(told)
     if call.error is not None:
         attributes[names.ERROR_TYPE] = call.error.type
         if call.error.status_code is not None:
@@ -69,9 +74,9 @@ def call_attributes(call: Call, library: str, content: bool, limit: int) -> dict
 def _response(call: Call, content: bool) -> Response | None:
     if call.stream is not None:
         return call.stream.fold()
-    if call.error is not None:
-        return call.error.response
     read = call.snapshot.endpoint.read_response
+    if call.error is not None and (read is None or call.error.response is not None or call.result is None):
+        return call.error.response
     return read(call.result, content) if read is not None and call.result is not None else None
 
 
