@@ -20,7 +20,7 @@ from neuronscope.engine.context import propagate
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.imports import after_import
 from neuronscope.engine.managers import observe_manager
-from neuronscope.instrumentation import ClientIntegration, HandOff, WrappedMethod
+from neuronscope.instrumentation import ClientIntegration, HandOff, ResponseSeam, WrappedMethod
 
 Undo = Callable[[], None]
 # How many of the arguments that ``*args`` takes have a name.
@@ -86,6 +86,8 @@ class Installation:
             work.setdefault(_module(method.target), []).append(functools.partial(self._wrap, method))
         for handoff in integration.handoffs:
             work.setdefault(_module(handoff.target), []).append(functools.partial(self._carry, handoff))
+        for seam in integration.responses:
+            work.setdefault(_module(seam.target), []).append(functools.partial(self._notice, seam))
         for target in integration.copies:
             work.setdefault(_module(target), []).append(functools.partial(self._follow, target))
         if integration.install is not None:
@@ -118,6 +120,11 @@ class Installation:
         original = self._find(handoff.target, module, optional=True)
         if original is not None:
             self._replace(handoff.target, module, original, _carrier(self, handoff, original))
+
+    def _notice(self, seam: ResponseSeam, module: ModuleType) -> None:
+        original = self._find(seam.target, module, optional=True)
+        if original is not None:
+            self._replace(seam.target, module, original, _noticing(self, seam, original))
 
     def _follow(self, target: str, module: ModuleType) -> None:
         original = self._find(target, module, optional=True, role=COPIES)
@@ -248,6 +255,26 @@ def _carrier(
         if changed is None:
             return original(*args, **kwargs)
         return original(*changed[0], **changed[1])
+
+    return wrapper
+
+
+def _noticing(
+    installation: Installation, seam: ResponseSeam, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A wrapper that shows the HTTP response to the call it belongs to."""
+    library = installation.library
+
+    def note(kwargs: dict[str, Any]) -> None:
+        call = ENGINE.open_call(library)
+        if call is not None:
+            call.http = kwargs.get(seam.response)
+            call.resends = kwargs.get(seam.resends)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:  # of a coroutine function: hands its coroutine on
+        GUARD.call(f"response.{seam.target}", note, kwargs)
+        return original(*args, **kwargs)
 
     return wrapper
 
