@@ -353,7 +353,7 @@ class Engine:
     @staticmethod
     def open_call(library: str) -> Call | None:
         """The call of that library that is being made in the current context."""
-        span = trace.get_current_span()
+        span: object = trace.get_current_span()
         if type(span) is not LightSpan:
             span = otel_context.get_value(OURS)
         if type(span) is LightSpan and span.library == library and span.end_time is None:
