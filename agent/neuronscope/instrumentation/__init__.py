@@ -210,8 +210,8 @@ class Endpoint:
         is_complete: ``(response) -> bool``: did the stream say that it was over?  One that ends without a
             word was cut off.  None: every stream that ends is whole.
         read_error: ``(exception) -> ErrorFacts``; None: the engine takes type and `status_code`.
-        read_headers: ``(headers of the HTTP response) -> attributes of the registry``, where the integration has
-            a `ResponseSeam`.
+        read_headers: ``(headers of the HTTP response) -> attributes``, where the integration has a
+            `ResponseSeam`.
         size: ``(result) -> bytes``: about how much a result keeps in memory until the worker has read it, for
             results that can be large; well under a microsecond, so look at lengths only.
         embedder: ``(instance, arguments by name) -> (texts -> vectors)``: embeds other texts as this call
