@@ -28,6 +28,7 @@ from neuronscope.engine.events import Events
 from neuronscope.engine.finish import light_record, query_events, read_attributes, record_metrics, sdk_record
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Call, Invocation, changed_arguments
+from neuronscope.engine.layering import LAYER, Layer, layer_in
 from neuronscope.engine.logged import LogItem
 from neuronscope.engine.metrics import Aggregator
 from neuronscope.engine.others import add_missing, is_same_call
@@ -256,6 +257,12 @@ class Engine:
         parent = trace.get_current_span(current)
         if self._covered(current, parent, library):
             return None
+        layer = layer_in(current) if LAYER in current else None
+        if layer is not None:
+            if method.layer and layer.library == library:
+                return None
+            if not method.layer:
+                layer.note(snapshot.endpoint.operation)
         name = snapshot.method or name
         call = Call(snapshot, name)
         if type(parent) is not LightSpan and parent.is_recording() and is_same_call(parent, snapshot):
@@ -271,7 +278,10 @@ class Engine:
             )
         span.call = call
         invocation = Invocation(self, method, library, span, call)
-        context = self._current_with(span, current)
+        if method.layer:
+            context = self._wait_for_client(span, current, layer)
+        else:
+            context = self._current_with(span, current)
         if method.inject_headers is not None and receives_context(
             snapshot.peer.address, self.settings.propagate_to
         ):
@@ -342,6 +352,35 @@ class Engine:
         span.own = attributes
         self.budget.enter()
         return span, self._current_with(span, current)
+
+    def open_layer(
+        self, snapshot: Snapshot, name: str, library: str
+    ) -> tuple[LightSpan, otel_context.Context] | None:
+        """Open a framework's model call for an adapter with a seam of its own; see `engine.layering`.
+
+        In the context, the span is not current.  The call's outcome goes into `span.call`, then `finish`.
+        """
+        current = otel_context.get_current()
+        parent = trace.get_current_span(current)
+        if not self.active or self._covered(current, parent, ""):  # by its own kind it may be
+            return None
+        call = Call(snapshot, name)
+        title = facts.span_name(snapshot.endpoint.operation, snapshot.target, name)
+        span = self._open(
+            title, SpanKind.CLIENT, library, call.start_facts, current, parent.get_span_context()
+        )
+        span.call = call
+        self.budget.enter()
+        return span, self._wait_for_client(span, current, layer_in(current))
+
+    @staticmethod
+    def _wait_for_client(
+        span: LightSpan, current: otel_context.Context, outer: Layer | None
+    ) -> otel_context.Context:
+        """The context of a framework's model call, which stands if no client's call is made in it."""
+        assert span.call is not None
+        span.layer = Layer(span.library, span.call.snapshot.endpoint.operation, outer)
+        return otel_context.set_value(LAYER, span.layer, current)
 
     def _covered(self, current: otel_context.Context, parent: trace.Span, library: str) -> bool:
         """Is this call part of one that is already observed, or not to be observed at all?"""
@@ -441,6 +480,9 @@ class Engine:
     def finish(self, span: LightSpan) -> None:
         """End a span, once, and hand it to the worker."""
         if span.end_time is not None:
+            return
+        if span.layer is not None and not span.layer.stands():
+            self.discard(span)
             return
         started = time.perf_counter_ns()
         span.end_time = time.time_ns()

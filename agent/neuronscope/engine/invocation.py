@@ -256,6 +256,10 @@ class Invocation:
         state = self._stream_state()
         if stream.inner is not None:
             result = stream.inner(result)
+        if stream.attach is not None:
+            self._observing = True
+            stream.attach(result, state)
+            return
         if stream.get_iterator is None or stream.set_iterator is None:
             self._replacement = observe_generator(result, state)
             self._observing = True

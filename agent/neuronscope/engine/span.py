@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from neuronscope.engine.invocation import Call
+    from neuronscope.engine.layering import Layer
     from neuronscope.modelcall import ModelCall
     from neuronscope.recording import Recording
 
@@ -44,6 +45,7 @@ class LightSpan(trace.Span):
     foreign: trace.Span | None = None
     shared = False  # `foreign` is another instrumentor's, who ends it
     masked: dict[str, Any] | None = None
+    layer: Layer | None = None  # of a framework's call: whether a client's call tells it all
     hot_ns = 0  # what observing the call took of the caller's thread
     dropped_attributes = 0
     dropped_events = 0

@@ -113,8 +113,31 @@ class Installation:
 
     def _wrap_one(self, method: WrappedMethod, module: ModuleType) -> None:
         original = self._find(method.target, module, optional=method.optional)
-        if original is not None:
+        if original is not None and method.inside is not None:
+            self._wrap_inside(method, original, method.inside)
+        elif original is not None:
             self._replace(method.target, module, original, wrapper_for(self, method, original))
+
+    def _wrap_inside(self, method: WrappedMethod, decorated: Callable[..., Any], variable: str) -> None:
+        """Wrap the function that a decorator's wrapper holds in its closure, in its place there."""
+        cells = dict(zip(decorated.__code__.co_freevars, decorated.__closure__ or (), strict=False))
+        cell = cells.get(variable)
+        if cell is None:
+            self.missing.add(method.target)
+            return
+        original = cell.cell_contents
+        if getattr(original, "__neuronscope__", None) == (self, CALLS):
+            return
+        wrapper: Any = wrapper_for(self, method, original)
+        wrapper.__neuronscope__ = (self, CALLS)
+        cell.cell_contents = wrapper
+        self.installed.add(method.target)
+
+        def undo() -> None:
+            if cell.cell_contents is wrapper:
+                cell.cell_contents = original
+
+        self._undo.append(undo)
 
     def _carry(self, handoff: HandOff, module: ModuleType) -> None:
         original = self._find(handoff.target, module, optional=True)

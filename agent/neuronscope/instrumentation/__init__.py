@@ -23,6 +23,7 @@ from neuronscope.signals.tensors import LayerSpec, TensorSnapshot
 
 if TYPE_CHECKING:
     from neuronscope.engine import Engine
+    from neuronscope.engine.streams import StreamState
 
 
 class Operation(StrEnum):
@@ -214,8 +215,9 @@ class Endpoint:
             `ResponseSeam`.
         size: ``(result) -> bytes``: about how much a result keeps in memory until the worker has read it, for
             results that can be large; well under a microsecond, so look at lengths only.
-        embedder: ``(instance, arguments by name) -> (texts -> vectors)``: embeds other texts as this call
-            embeds its own, for the embedder's fingerprint; None where another thread cannot do that.
+        embedder: ``(arguments by name) -> ((instance, texts) -> vectors)``: embeds other texts as this call
+            embeds its own, for the embedder's fingerprint; None where another thread cannot do that.  The
+            function keeps none of the call's own texts.
     """
 
     operation: Operation
@@ -227,7 +229,7 @@ class Endpoint:
     read_error: Callable[[BaseException], ErrorFacts] | None = None
     read_headers: ReadHeaders | None = None
     size: Callable[[Any], int] | None = None
-    embedder: Callable[[Any, Mapping[str, Any]], Callable[[Sequence[str]], Any] | None] | None = None
+    embedder: Callable[[Mapping[str, Any]], Callable[[Any, Sequence[str]], Any] | None] | None = None
 
 
 class Snapshot(NamedTuple):  # made for every call: see Peer
@@ -262,6 +264,8 @@ class Stream:
         get_iterator: ``(stream) -> iterator`` of parsed chunks, sync or async.  None: the result is a
             generator, and the service gets one of the same type in its place.
         set_iterator: ``(stream, iterator)`` puts ours in its place.
+        attach: ``(stream, state)``, instead of the two, where the adapter has wrapped the steps of the class:
+            it tells the state of chunks and of the end.
         body: ``(stream) -> the httpx-like response below it``, whose closing ends the stream.  Without it,
             `close` and `aclose` of the stream object are watched.
     """
@@ -270,6 +274,7 @@ class Stream:
     inner: Callable[[Any], Any] | None = None
     get_iterator: Callable[[Any], Any] | None = None
     set_iterator: Callable[[Any, Any], None] | None = None
+    attach: Callable[[Any, StreamState], None] | None = None
     body: Callable[[Any], Any] | None = None
 
 
@@ -300,6 +305,10 @@ class WrappedMethod:
         optional: absent in some supported versions; `doctor` does not complain.
         subclasses: wrap the overrides in subclasses too, those that the library itself has and keeps beside
             the class.
+        layer: the library calls other clients: the span stands only if none of theirs is observed during the
+            call, which is then told, and billed, once.
+        inside: the target is a decorator's wrapper; the name of its variable that holds the function to wrap.
+            Then it does not matter who has imported the wrapper before us.
     """
 
     target: str
@@ -312,6 +321,8 @@ class WrappedMethod:
     in_process: bool = False
     model: Callable[[Any, Mapping[str, Any]], Any] | None = None
     optional: bool = False
+    layer: bool = False
+    inside: str | None = None
     subclasses: bool = False
 
 

@@ -1,0 +1,72 @@
+"""Libraries over other libraries: one call, billed once.
+
+A framework's model call is often some client's call, which has the span, the tokens and the cost; sometimes
+it is nobody's whom we observe.  The framework's own span therefore stands only if no client's call of its
+kind was observed while it ran.  Until then it is nobody's parent: the client's span belongs to whatever is
+around both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from opentelemetry import context as otel_context
+
+from neuronscope.instrumentation import Operation
+
+LAYER: Final = otel_context.create_key("neuronscope-layer")
+_KINDS: Final[Mapping[Operation, int]] = {
+    Operation.CHAT: 1,
+    Operation.TEXT_COMPLETION: 1,
+    Operation.GENERATE_CONTENT: 1,
+    Operation.EMBEDDINGS: 2,
+    Operation.RERANK: 3,
+}
+
+
+class Layer:
+    """A framework's call that waits to hear of a client's.  Carried by contexts, also into other threads.
+
+    Attributes:
+        library: whose call it is.
+        over: it has ended.
+    """
+
+    __slots__ = ("_kind", "_outer", "_seen", "library", "over")
+
+    def __init__(self, library: str, operation: Operation, outer: Layer | None) -> None:
+        self.library = library
+        self.over = False
+        self._kind = _KINDS.get(operation, 0)
+        self._outer = outer
+        self._seen = False
+
+    def note(self, operation: Operation) -> None:
+        """A call that is billed was made within this one, and within those around it."""
+        kind = _KINDS.get(operation, 0)
+        layer: Layer | None = self
+        while layer is not None:
+            if layer._kind == kind:
+                layer._seen = True
+            layer = layer._outer
+
+    def stands(self) -> bool:
+        """The call has ended: is its span the one that is billed?  Then layers around it hear so."""
+        self.over = True
+        if self._seen:
+            return False
+        layer = self._outer
+        while layer is not None:
+            if layer._kind == self._kind:
+                layer._seen = True
+            layer = layer._outer
+        return True
+
+
+def layer_in(context: otel_context.Context) -> Layer | None:
+    """The innermost layer of a context that has not ended."""
+    layer = context.get(LAYER)
+    while isinstance(layer, Layer) and layer.over:
+        layer = layer._outer  # pyright: ignore[reportPrivateUsage] # this module's own class
+    return layer if isinstance(layer, Layer) else None
