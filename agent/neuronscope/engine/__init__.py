@@ -258,11 +258,8 @@ class Engine:
         if self._covered(current, parent, library):
             return None
         layer = layer_in(current) if LAYER in current else None
-        if layer is not None:
-            if method.layer and layer.library == library:
-                return None
-            if not method.layer:
-                layer.note(snapshot.endpoint.operation)
+        if layer is not None and not layer.admits(method, library, snapshot.endpoint.operation):
+            return None
         name = snapshot.method or name
         call = Call(snapshot, name)
         if type(parent) is not LightSpan and parent.is_recording() and is_same_call(parent, snapshot):
@@ -278,10 +275,8 @@ class Engine:
             )
         span.call = call
         invocation = Invocation(self, method, library, span, call)
-        if method.layer:
-            context = self._wait_for_client(span, current, layer)
-        else:
-            context = self._current_with(span, current)
+        waits = method.layer
+        context = self._wait_for_client(span, current, layer) if waits else self._current_with(span, current)
         if method.inject_headers is not None and receives_context(
             snapshot.peer.address, self.settings.propagate_to
         ):

@@ -13,7 +13,7 @@ from typing import Final
 
 from opentelemetry import context as otel_context
 
-from neuronscope.instrumentation import Operation
+from neuronscope.instrumentation import Operation, WrappedMethod
 
 LAYER: Final = otel_context.create_key("neuronscope-layer")
 _KINDS: Final[Mapping[Operation, int]] = {
@@ -42,31 +42,39 @@ class Layer:
         self._outer = outer
         self._seen = False
 
-    def note(self, operation: Operation) -> None:
-        """A call that is billed was made within this one, and within those around it."""
-        kind = _KINDS.get(operation, 0)
-        layer: Layer | None = self
-        while layer is not None:
-            if layer._kind == kind:
-                layer._seen = True
-            layer = layer._outer
+    def admits(self, method: WrappedMethod, library: str, operation: Operation) -> bool:
+        """May a call made within this one be observed?  Not if the library calls itself; a client's is noted."""
+        if method.layer:
+            return self.library != library
+        _note(self, _KINDS.get(operation, 0))
+        return True
 
     def stands(self) -> bool:
         """The call has ended: is its span the one that is billed?  Then layers around it hear so."""
         self.over = True
-        if self._seen:
-            return False
-        layer = self._outer
-        while layer is not None:
-            if layer._kind == self._kind:
-                layer._seen = True
-            layer = layer._outer
-        return True
+        if not self._seen:
+            _note(self._outer, self._kind)
+        return not self._seen
+
+    def outer(self) -> Layer | None:
+        """The layer around this one."""
+        return self._outer
+
+    def hear(self, kind: int) -> None:
+        """A call of that kind is billed elsewhere."""
+        self._seen |= kind == self._kind
+
+
+def _note(layer: Layer | None, kind: int) -> None:
+    """Tell a layer, and all around it, of a call that is billed."""
+    while layer is not None:
+        layer.hear(kind)
+        layer = layer.outer()
 
 
 def layer_in(context: otel_context.Context) -> Layer | None:
     """The innermost layer of a context that has not ended."""
     layer = context.get(LAYER)
     while isinstance(layer, Layer) and layer.over:
-        layer = layer._outer  # pyright: ignore[reportPrivateUsage] # this module's own class
+        layer = layer.outer()
     return layer if isinstance(layer, Layer) else None
