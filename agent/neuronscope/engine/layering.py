@@ -43,7 +43,7 @@ class Layer:
         self._seen = False
 
     def admits(self, method: WrappedMethod, library: str, operation: Operation) -> bool:
-        """May a call made within this one be observed?  Not if the library calls itself; a client's is noted."""
+        """May a call made within be observed?  Not if the library calls itself; a client's is noted."""
         if method.layer:
             return self.library != library
         _note(self, _KINDS.get(operation, 0))
