@@ -18,6 +18,8 @@ from opentelemetry import context as otel_context
 from opentelemetry.trace import StatusCode
 
 import neuronscope as ns
+import store_faiss
+import store_pgvector
 import store_qdrant
 from client_cases import CANARY, agent, facts_like, function_at
 from neuronscope import platform
@@ -42,7 +44,13 @@ from store_cases import (
     three_ways,
 )
 
-CASES: tuple[StoreCase, ...] = (store_qdrant.CASE,)
+CASES: tuple[StoreCase, ...] = (
+    store_qdrant.CASE,
+    store_qdrant.REST,
+    store_qdrant.GRPC,
+    store_faiss.CASE,
+    store_pgvector.PSYCOPG,
+)
 
 
 def _param(case: StoreCase, *more: Any, id: str = "") -> Any:

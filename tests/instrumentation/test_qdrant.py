@@ -11,6 +11,10 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from qdrant_client import AsyncQdrantClient, QdrantClient
 from qdrant_client import models as m
@@ -24,6 +28,8 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import Endpoint, Operation, Snapshot
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanRecord
+from neuronscope.signals.scores import score_band
+from neuronscope.signals.views import retrieval_spans
 from neuronscope_instrumentation.common.retrieval import store_error
 from neuronscope_instrumentation.qdrant import QDRANT
 from neuronscope_instrumentation.qdrant.clients import known_client
@@ -176,16 +182,61 @@ def test_a_search_by_point_has_no_vector(client: QdrantClient) -> None:
     assert names.QUERY_FINGERPRINT not in span.attributes
 
 
-def test_a_batch_has_hits_of_each_query(client: QdrantClient) -> None:
-    """One span for the batch, with the number of queries and of all hits."""
-    requests = [m.QueryRequest(query=[float(i), 0.0, 1.0], limit=2) for i in range(1, 4)]
+def test_a_batch_is_one_span_and_a_record_a_query(client: QdrantClient) -> None:
+    """The span has what the queries share; each query its own k, filter, fingerprint, ids and scores."""
+    requests = [
+        m.QueryRequest(query=[float(i), 0.0, 1.0], limit=i, filter=m.Filter() if i == 2 else None)
+        for i in range(1, 4)
+    ]
     result, (span,) = observe(lambda: client.query_batch_points("docs", requests=requests))
-    assert len(result) == 3
     assert span.attributes[names.DB_BATCH_SIZE] == 3
     assert span.attributes[names.QUERY_COUNT] == 3
-    assert span.attributes[names.RETRIEVAL_TOP_K] == 2
     assert span.attributes[names.RETRIEVAL_RETURNED] == 6
-    assert names.QUERY_FINGERPRINT not in span.attributes
+    assert span.attributes[names.RETRIEVAL_METRIC] == "cosine"
+    assert not {names.RETRIEVAL_TOP_K, names.RETRIEVAL_IDS, names.RETRIEVAL_SCORES} & set(span.attributes)
+    views = retrieval_spans([span])
+    assert [view.k for view in views] == [1, 2, 3]
+    assert [view.filtered for view in views] == [False, True, False]
+    assert [view.ids for view in views] == [[str(p.id) for p in response.points] for response in result]
+    assert [view.scores for view in views] == [[p.score for p in response.points] for response in result]
+    facts = [query_facts(request.query) for request in requests]
+    assert [view.query_fingerprint for view in views] == [fact.fingerprint for fact in facts if fact]
+    assert ENGINE.metrics.total(names.RETRIEVALS) == 3
+    assert ENGINE.metrics.total(names.TOP_SCORE) == 3
+    assert ENGINE.metrics.total(names.DB_DURATION) == 1
+
+
+def test_a_huge_batch_keeps_as_many_records_as_opentelemetry_events(client: QdrantClient) -> None:
+    """The rest is counted as dropped, and measured nevertheless."""
+    requests = [m.QueryRequest(query=[float(i), 0.0, 1.0], limit=1) for i in range(200)]
+    _, (span,) = observe(lambda: client.query_batch_points("docs", requests=requests))
+    assert len(span.events) == 128
+    assert span.dropped_events == 72
+    assert span.attributes[names.QUERY_COUNT] == 200
+    assert ENGINE.metrics.total(names.TOP_SCORE) == 200
+
+
+def test_a_batch_in_the_services_own_pipeline_has_its_records_there() -> None:
+    """Events on the service's own span, before it ends."""
+    provider, theirs = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(theirs))
+    trace.set_tracer_provider(provider)
+    client = fresh()
+    client.upsert("docs", points())
+    requests = [m.QueryRequest(query=[float(i), 0.0, 1.0], limit=2) for i in range(1, 3)]
+    _, (ours,) = observe(lambda: client.query_batch_points("docs", requests=requests))
+    (span,) = [span for span in theirs.get_finished_spans() if span.name == "retrieval docs"]
+    assert [event.name for event in span.events] == [names.RETRIEVAL_QUERY] * 2
+    assert [dict(event.attributes or {})[names.QUERY_INDEX] for event in span.events] == [0, 1]
+    assert [view.ids for view in retrieval_spans([ours])] == [["1", "2"], ["2", "3"]]
+
+
+def test_an_unknown_distance_is_told_by_the_order_of_its_scores() -> None:
+    """A client that never saw its collection's parameters does not know which way scores go."""
+    margin = 4.0 / 4.5
+    assert score_band([0.5, 2.0, 4.5], None) == (0.5, 4.5, margin)
+    assert score_band([4.5, 2.0, 0.5], None) == (4.5, 0.5, margin)
+    assert score_band([0.5, 2.0, 4.5], "cosine") == (4.5, 0.5, margin)
 
 
 def test_groups_are_flattened(client: QdrantClient) -> None:
@@ -224,6 +275,13 @@ def test_a_fusion_scores_on_its_own_scale(client: QdrantClient) -> None:
     assert [span.attributes[names.RETRIEVAL_METRIC] for span in spans] == ["rrf", "euclid", "dot", "euclid"]
     assert [span.attributes.get(names.QUERY_DIMENSION) for span in spans] == [3, 3, None, 3]
     assert [span.attributes[names.RETRIEVAL_FILTERED] for span in spans] == [True, False, False, False]
+    fused, *plain = retrieval_spans(spans)
+    assert [(stage.kind, stage.name, stage.k) for stage in fused.stages] == [
+        ("dense", "dense", 10),
+        ("sparse", "words", 10),
+        ("rrf", None, 10),
+    ]
+    assert all(view.stages == [] for view in plain)
 
 
 def test_recommendations_by_score_have_no_distance(client: QdrantClient) -> None:

@@ -23,10 +23,9 @@ from neuronscope.signals.views import RetrievalSpan, retrieval_spans
 
 COLLECTION: Final = "documents"
 DIMENSION: Final = 4
-# No two documents are equally far from the query, by any metric.
-VECTORS: Final = tuple(
-    (math.cos(angle), math.sin(angle), 0.25, 0.5) for angle in np.linspace(0.1, 2.3, 8).tolist()
-)
+# No two documents are equally far from the query, nor from another document.
+ANGLES: Final = (0.1, 0.25, 0.45, 0.7, 1.0, 1.35, 1.75, 2.2)
+VECTORS: Final = tuple((math.cos(angle), math.sin(angle), 0.25, 0.5) for angle in ANGLES)
 IDS: Final = tuple(range(1, 9))
 TITLES: Final = tuple(f"{CANARY} title {number}" for number in IDS)
 TEXTS: Final = tuple(f"{CANARY} text of document {number}" for number in IDS)

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import atexit
+import functools
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import replace
 from typing import Any
 
+import grpc
 import numpy as np
 from qdrant_client import AsyncQdrantClient, QdrantClient
 from qdrant_client import models as m
+from qdrant_client.http.exceptions import UnexpectedResponse
 
+import qdrant_server
 from neuronscope.signals import names
+from neuronscope_instrumentation.qdrant.clients import known_client
+from qdrant_server import QdrantServer
 from store_cases import (
     COLLECTION,
     DIMENSION,
@@ -40,7 +54,8 @@ PARAMS = m.VectorParams(size=DIMENSION, distance=m.Distance.COSINE)
 EVEN = m.Filter(must=[m.FieldCondition(key="parity", match=m.MatchValue(value=0))])
 NOTHING = m.Filter(must=[m.FieldCondition(key="title", match=m.MatchValue(value="none such"))])
 BATCH = [m.QueryRequest(query=list(query), limit=3, with_payload=True) for query in QUERIES]
-FUSED = [m.Prefetch(query=list(query), limit=5) for query in QUERIES[:2]]
+# Both rank alike: a fusion has no order among equals.
+FUSED = [m.Prefetch(query=list(QUERY), limit=limit) for limit in (5, 4)]
 
 
 @contextmanager
@@ -61,6 +76,64 @@ async def alocal() -> AsyncGenerator[AsyncQdrantClient]:
     await client.upsert(COLLECTION, points())
     yield client
     await client.close()
+
+
+@functools.cache
+def running() -> QdrantServer:
+    """One server for all tests of a process: the engine's files take longer to make than a test runs."""
+    stack = ExitStack()
+    server = stack.enter_context(qdrant_server.serve())
+    server.engine.create(COLLECTION, DIMENSION, "Cosine")
+    atexit.register(stack.close)
+    return server
+
+
+def served() -> QdrantServer:
+    """The server with the documents and nothing else."""
+    server = running()
+    engine = server.engine
+    engine.delete(COLLECTION, [record.id for record in engine.scroll(COLLECTION, 100)])
+    engine.upsert(COLLECTION, points())
+    return server
+
+
+def _address(server: QdrantServer, grpc: bool) -> dict[str, Any]:
+    return {
+        "host": "127.0.0.1",
+        "port": server.rest.port,
+        "grpc_port": server.grpc_port,
+        "prefer_grpc": grpc,
+        "check_compatibility": False,
+        "timeout": 5,
+        "verify": False,  # reading the machine's certificates takes longer than the test
+    }
+
+
+def remote(*, grpc: bool) -> Callable[[], AbstractContextManager[QdrantClient]]:
+    """A client of a server, over REST or gRPC."""
+
+    @contextmanager
+    def open_remote() -> Generator[QdrantClient]:
+        client = QdrantClient(**_address(served(), grpc))
+        # What a service does when it starts tells the distance; the server here has no such route.
+        known_client(client).learn(COLLECTION, PARAMS)
+        yield client
+        client.close()
+
+    return open_remote
+
+
+def aremote(*, grpc: bool) -> Callable[[], AbstractAsyncContextManager[AsyncQdrantClient]]:
+    """Its asynchronous twin."""
+
+    @asynccontextmanager
+    async def open_remote() -> AsyncGenerator[AsyncQdrantClient]:
+        client = AsyncQdrantClient(**_address(served(), grpc))
+        known_client(client).learn(COLLECTION, PARAMS)
+        yield client
+        await client.close()
+
+    return open_remote
 
 
 def upload_points(client: QdrantClient, documents: Iterator[tuple[int, list[float]]]) -> int:
@@ -131,7 +204,7 @@ CALLS = (
         metric="rrf",
         more={"prefetch": FUSED},
         fingerprint=False,
-        facts={names.RETRIEVAL_STAGES: ["dense", "dense", "rrf"], names.RETRIEVAL_STAGES_K: [5, 5, 3]},
+        facts={names.RETRIEVAL_STAGES: ["dense", "dense", "rrf"], names.RETRIEVAL_STAGES_K: [5, 4, 3]},
     ),
     both("query_batch_points", {"requests": BATCH}, metric="cosine", queries=3),
     both(
@@ -178,3 +251,28 @@ CASE = StoreCase(
         "qdrant_client.async_qdrant_client:AsyncQdrantClient.query_points",
     ),
 )
+
+
+def _remote_case(
+    name: str, *, grpc: bool, error: type[BaseException], told: str, status: int | None
+) -> StoreCase:
+    refused = replace(CASE.failing[0], error_type=told, status=status)
+    return replace(
+        CASE,
+        name=name,
+        open=remote(grpc=grpc),
+        aopen=aremote(grpc=grpc),
+        failing=(refused,),
+        errors=(error,),
+        servers=True,
+    )
+
+
+REST = _remote_case(
+    "qdrant-rest",
+    grpc=False,
+    error=UnexpectedResponse,
+    told="qdrant_client.http.exceptions.UnexpectedResponse",
+    status=404,
+)
+GRPC = _remote_case("qdrant-grpc", grpc=True, error=grpc.RpcError, told="NOT_FOUND", status=None)

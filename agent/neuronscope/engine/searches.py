@@ -87,10 +87,9 @@ def measured(attributes: Mapping[str, Any], found: Sequence[Search]) -> Iterator
         seen = {**attributes, **search}
         if found:
             seen[names.QUERY_COUNT] = seen[names.DB_BATCH_SIZE] = 1
-        scale = scale_of(seen.get(names.RETRIEVAL_METRIC))
-        for key in (names.RETRIEVAL_TOP_SCORE, names.RETRIEVAL_KTH_SCORE):
-            if key in seen:
-                seen[key] = scale.normalised(seen[key])
+        ends = [key for key in (names.RETRIEVAL_TOP_SCORE, names.RETRIEVAL_KTH_SCORE) if key in seen]
+        scale = scale_of(seen.get(names.RETRIEVAL_METRIC), [seen[key] for key in ends])
+        seen.update((key, scale.normalised(seen[key])) for key in ends)
         yield seen
 
 

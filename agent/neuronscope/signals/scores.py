@@ -55,6 +55,7 @@ class Scale:
 
 
 UNKNOWN: Final = Scale(False, _same)
+UNKNOWN_DISTANCE: Final = Scale(True, _closeness)
 SCALES: Final[dict[str, Scale]] = {
     "cosine": Scale(False, _same),
     "cosine_distance": Scale(True, _one_minus),  # 1 - cosine
@@ -87,15 +88,21 @@ SCALES: Final[dict[str, Scale]] = {
 _ALIASES: Final = {"euclidean": "euclid", "l2": "euclid", "l1": "manhattan"}
 
 
-def scale_of(metric: str | None) -> Scale:
-    """The scale that a metric's name stands for; of unknown ones more is better."""
+def scale_of(metric: str | None, scores: Sequence[float] = ()) -> Scale:
+    """The scale that a metric's name stands for.
+
+    Args:
+        metric: None where neither request nor client tells it.
+        scores: best first, as every store returns them: growing ones of an unknown metric are distances.
+    """
     name = (metric or "").lower()
-    return SCALES.get(_ALIASES.get(name, name), UNKNOWN)
+    unknown = UNKNOWN_DISTANCE if len(scores) > 1 and scores[0] < scores[-1] else UNKNOWN
+    return SCALES.get(_ALIASES.get(name, name), unknown)
 
 
 def normalised(scores: Sequence[float], metric: str | None) -> list[float]:
     """Scores on the common scale, in the order given."""
-    of = scale_of(metric).normalised
+    of = scale_of(metric, scores).normalised
     return [of(score) for score in scores]
 
 
@@ -110,4 +117,4 @@ def score_band(scores: Sequence[float], metric: str | None) -> tuple[float, floa
         return None
     low, high = min(finite), max(finite)
     margin = (high - low) / max(abs(high), EPSILON)
-    return (low, high, margin) if scale_of(metric).smaller_is_better else (high, low, margin)
+    return (low, high, margin) if scale_of(metric, finite).smaller_is_better else (high, low, margin)

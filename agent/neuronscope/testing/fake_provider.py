@@ -174,6 +174,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_PUT(self) -> None:
+        self._answer()
+
+    def do_PATCH(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
+        self._answer()
+
     def date_time_string(self, timestamp: float | None = None) -> str:
         """The same in every run, since some errors quote their headers."""
         return "Thu, 01 Jan 2026 00:00:00 GMT"
