@@ -21,10 +21,18 @@ if TYPE_CHECKING:
     from neuronscope import hooks, probes, testing
     from neuronscope.artifact import Artifact, load
     from neuronscope.dataset import Dataset
+    from neuronscope.diagnosis.baseline import Baseline
+    from neuronscope.diagnosis.face import (
+        retrieval_findings,
+        watch_canaries,
+        watch_embedder,
+        watch_index,
+    )
     from neuronscope.dumping import dump
     from neuronscope.engine.context import propagate
     from neuronscope.exceptions import (
         AdapterNotFoundError,
+        BaselineError,
         ConfigError,
         LayerNotFoundError,
         MissingDependencyError,
@@ -49,7 +57,13 @@ _NAMES = {
     "load": "artifact",
     "Dataset": "dataset",
     "dump": "dumping",
+    "Baseline": "diagnosis.baseline",
+    "retrieval_findings": "diagnosis.face",
+    "watch_canaries": "diagnosis.face",
+    "watch_embedder": "diagnosis.face",
+    "watch_index": "diagnosis.face",
     "AdapterNotFoundError": "exceptions",
+    "BaselineError": "exceptions",
     "ConfigError": "exceptions",
     "LayerNotFoundError": "exceptions",
     "MissingDependencyError": "exceptions",
@@ -89,6 +103,8 @@ __all__ = [
     "AdapterNotFoundError",
     "Artifact",
     "BackendAdapter",
+    "Baseline",
+    "BaselineError",
     "ClientIntegration",
     "ConfigError",
     "Dataset",
@@ -121,8 +137,12 @@ __all__ = [
     "probes",
     "propagate",
     "registry",
+    "retrieval_findings",
     "testing",
     "uninstrument",
+    "watch_canaries",
+    "watch_embedder",
+    "watch_index",
 ]
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neuronscope import native
 from neuronscope.dumping import dump_on_signal, leave_signal
@@ -23,6 +23,9 @@ from neuronscope.exporters import Exporter, ExporterContext
 from neuronscope.exporters.registry import make_exporters
 from neuronscope.instrumentation import ClientIntegration, registry
 from neuronscope.settings import OverheadAction, Settings
+
+if TYPE_CHECKING:
+    from neuronscope.diagnosis.watch import Watch
 
 _lock = native.new_lock()
 _installations: dict[str, Installation] = {}
@@ -58,18 +61,36 @@ class Platform:
             max_overhead_pct=max_overhead_pct, overhead_action=overhead_action, **settings
         )
         self._exporters = tuple(exporters)
+        self._watch: Watch | None = None
         global _current  # noqa: PLW0603 - the process has one platform
         with _lock:
             ENGINE.start(self.settings, self._make_exporters, redactor)
             ENGINE.watch_model = _watch_model
+            _stop_watching()
             _current = self
             _release_logs()
             _capture_logs()
+        if self.settings.baseline or self.settings.embedder_probes in {"local", "all"}:
+            _ = self.watch
         if self.settings.nsz:
             dump_on_signal()
 
     def _make_exporters(self, context: ExporterContext) -> Sequence[Exporter]:
         return [*make_exporters(context, ENGINE.count_exported), *self._exporters]
+
+    @property
+    def watch(self) -> Watch:
+        """The diagnosis of retrieval: canaries, drift, embedder fingerprints.
+
+        Raises:
+            BaselineError: the baseline that the settings name cannot be read.
+        """
+        from neuronscope.diagnosis.watch import Watch
+
+        with _lock:
+            if self._watch is None:
+                self._watch = Watch(self.settings, ENGINE)
+            return self._watch
 
     @property
     def overhead_pct(self) -> float:
@@ -89,6 +110,7 @@ class Platform:
         global _current  # noqa: PLW0603 - the process has one platform
         with _lock:
             uninstrument()
+            _stop_watching()
             ENGINE.stop(self.settings.exit_timeout_s)
             leave_signal()
             if _current is self:
@@ -205,7 +227,13 @@ def forget() -> None:
     """Forget the process's platform (tests)."""
     global _current  # noqa: PLW0603
     with _lock:
+        _stop_watching()
         _current = None
+
+
+def _stop_watching() -> None:
+    if _current is not None and _current._watch is not None:  # pyright: ignore[reportPrivateUsage] # same module
+        _current._watch.stop()  # pyright: ignore[reportPrivateUsage] # same module
 
 
 def _watch_model(model: Any, span: Any) -> Any:

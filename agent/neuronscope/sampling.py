@@ -29,7 +29,7 @@ from neuronscope.signals.records import Attributes, Batch, LayerRecord, SpanReco
 # A trace whose root does not end is decided without it after so many seconds, or beyond so many bytes.
 ROOT_WAIT_S: Final = 30.0
 MAX_HELD_BYTES: Final = 32 << 20
-DRIFT_EVENT: Final = "neuronscope.drift"  # its attribute `active` switches "keep everything" on and off
+DRIFT_EVENT: Final = names.DRIFT.name  # its attribute `active` switches "keep everything" on and off
 RANDOM: Final = "random"
 _LAYER_BYTES: Final = 512
 _MAX_KEYS: Final = 256

@@ -6,7 +6,7 @@ does not tell them, and counting would mean tokenising twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from neuronscope.instrumentation import (
@@ -21,6 +21,8 @@ from neuronscope.instrumentation import (
     WrappedMethod,
 )
 
+# Arguments of `encode` that shape a vector.  Not `precision`: its ranges are those of a batch.
+_SHAPING: Final = ("prompt", "prompt_name", "normalize_embeddings", "truncate_dim")
 PEER: Final = Peer("sentence_transformers")
 
 
@@ -71,8 +73,17 @@ def read_response(dimensions: int, _content: bool) -> Response:
     return Response(dimensions=dimensions)
 
 
+def embeds_alike(arguments: Mapping[str, Any]) -> Callable[[Any, Sequence[str]], Any]:
+    """Encode other texts as a call encodes its own: with its prompt, its length, its normalisation."""
+    kept = {key: arguments[key] for key in _SHAPING if arguments.get(key) is not None}
+    return lambda model, texts: model.encode(list(texts), show_progress_bar=False, **kept)
+
+
 ENCODE: Final = Endpoint(
-    operation=Operation.EMBEDDINGS, read_request=read_request, read_response=read_response
+    operation=Operation.EMBEDDINGS,
+    read_request=read_request,
+    read_response=read_response,
+    embedder=embeds_alike,
 )
 
 

@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from msgspec import Struct
@@ -100,7 +100,7 @@ class EmbedderReport:
         return not (self.cosine >= self.limit and abs(self.norm_ratio - 1.0) <= NORM_TOLERANCE)
 
 
-def take(name: str, embed: EmbedTexts) -> Fingerprint:
+def take(name: str, embed: EmbedTexts, pause: Callable[[], None] = lambda: None) -> Fingerprint:
     """Embed the probes, one by one, and name the answers.
 
     One by one, so that a thread of the service that waits for the interpreter never waits for long.
@@ -108,7 +108,11 @@ def take(name: str, embed: EmbedTexts) -> Fingerprint:
     Raises:
         UnsupportedTensorError: what comes back are not vectors of one length.
     """
-    return fingerprint(name, [embed([text]) for text in PROBES])
+    answers: list[Any] = []
+    for text in PROBES:
+        answers.append(embed([text]))
+        pause()
+    return fingerprint(name, answers)
 
 
 def fingerprint(name: str, answers: Sequence[Any]) -> Fingerprint:
@@ -135,8 +139,7 @@ def _row(answer: Any) -> NDArray[Any]:
     detach: Any = getattr(answer, "detach", None)
     if detach is not None:  # a tensor; its values on the host
         answer = detach().cpu().float().numpy()
-    row: NDArray[Any] = np.asarray(answer)
-    return row.reshape(-1)
+    return cast("NDArray[Any]", np.asarray(answer)).reshape(-1)
 
 
 def _hash(units: NDArray[np.float64]) -> str:

@@ -23,7 +23,7 @@ class Trigger:
     """Why a dump was made.
 
     Attributes:
-        reason: error, latency, empty_retrieval, low_margin, nan, or what a request said.
+        reason: error, latency, empty_retrieval, low_margin, nan, drift, or what a request said.
         trace_id: the trace in which it happened, if it was in one.
         detail: what was seen, for people.
     """
@@ -98,6 +98,10 @@ class Triggers:
     def fired(self, batch: Batch, now: float) -> list[Trigger]:
         """The triggers for which it is time to dump."""
         ready: list[Trigger] = []
+        for event in batch.events:
+            if event.name == names.DRIFT.name and event.attributes.get("state") == "raised":
+                detail = f"{event.attributes.get('kind')}: {event.attributes.get('summary')}"
+                self._suspect(Trigger("drift", None, detail), now, ready)
         for layer in batch.layers:
             if _has_nan(layer):
                 self._suspect(Trigger("nan", layer.trace_id, layer.layer_id), now, ready)
