@@ -258,7 +258,7 @@ class Engine:
         if self._covered(current, parent, library):
             return None
         layer = layer_in(current) if LAYER in current else None
-        if layer is not None and not layer.admits(method, library, snapshot.endpoint.operation):
+        if layer is not None and not layer.admits(method, library, snapshot.endpoint):
             return None
         name = snapshot.method or name
         call = Call(snapshot, name)
@@ -374,7 +374,7 @@ class Engine:
     ) -> otel_context.Context:
         """The context of a framework's model call, which stands if no client's call is made in it."""
         assert span.call is not None
-        span.layer = Layer(span.library, span.call.snapshot.endpoint.operation, outer)
+        span.layer = Layer(span.library, span.call.snapshot.endpoint, outer)
         return otel_context.set_value(LAYER, span.layer, current)
 
     def _covered(self, current: otel_context.Context, parent: trace.Span, library: str) -> bool:

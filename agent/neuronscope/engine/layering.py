@@ -13,7 +13,7 @@ from typing import Final
 
 from opentelemetry import context as otel_context
 
-from neuronscope.instrumentation import Operation, WrappedMethod
+from neuronscope.instrumentation import Endpoint, Operation, WrappedMethod
 
 LAYER: Final = otel_context.create_key("neuronscope-layer")
 _KINDS: Final[Mapping[Operation, int]] = {
@@ -33,20 +33,21 @@ class Layer:
         over: it has ended.
     """
 
-    __slots__ = ("_kind", "_outer", "_seen", "library", "over")
+    __slots__ = ("_endpoint", "_kind", "_outer", "_seen", "library", "over")
 
-    def __init__(self, library: str, operation: Operation, outer: Layer | None) -> None:
+    def __init__(self, library: str, endpoint: Endpoint, outer: Layer | None) -> None:
         self.library = library
         self.over = False
-        self._kind = _KINDS.get(operation, 0)
+        self._endpoint = endpoint
+        self._kind = _KINDS.get(endpoint.operation, 0)
         self._outer = outer
         self._seen = False
 
-    def admits(self, method: WrappedMethod, library: str, operation: Operation) -> bool:
-        """May a call made within be observed?  Not if the library calls itself; a client's is noted."""
+    def admits(self, method: WrappedMethod, library: str, endpoint: Endpoint) -> bool:
+        """May a call made within be observed?  Not if it is the same, made by itself; a client's is noted."""
         if method.layer:
-            return self.library != library
-        _note(self, _KINDS.get(operation, 0))
+            return self.library != library or self._endpoint is not endpoint
+        _note(self, _KINDS.get(endpoint.operation, 0))
         return True
 
     def stands(self) -> bool:

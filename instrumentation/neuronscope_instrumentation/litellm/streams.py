@@ -1,0 +1,160 @@
+"""LiteLLM's streams: their classes take their own steps, and tell whoever watches the object.
+
+What a stream hands out has no token counts, or some that LiteLLM has estimated; what the provider has reported
+lies in the stream's own list of chunks, and is read from there when the stream is over.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from neuronscope.engine.guard import GUARD
+from neuronscope.instrumentation import Response, Stream
+from neuronscope_instrumentation.common.fields import field, items
+from neuronscope_instrumentation.openai.answers import usage
+from neuronscope_instrumentation.openai.chunks import fold_chat_chunk
+
+if TYPE_CHECKING:
+    from neuronscope.engine import Engine
+    from neuronscope.engine.streams import StreamEnd, StreamState
+
+HANDLER: Final = "litellm.litellm_core_utils.streaming_handler"
+RESPONSES_STREAMS: Final = "litellm.responses.streaming_iterator"
+_CLASSES: Final = {
+    HANDLER: ("CustomStreamWrapper",),
+    RESPONSES_STREAMS: ("ResponsesAPIStreamingIterator", "SyncResponsesAPIStreamingIterator"),
+}
+_STATE: Final = "_neuronscope_state"  # on a stream: who watches it
+_STEPS: Final = "__next__", "__anext__", "aclose"
+
+
+class Reported(NamedTuple):
+    """What providers have reported during a stream."""
+
+    usages: list[Any]
+
+
+def fold_chat(so_far: Response, chunk: Any, content: bool) -> Response:
+    """The response after one more chunk; counts that LiteLLM may have estimated are left out."""
+    if isinstance(chunk, Reported):
+        return replace(so_far, **tokens(chunk.usages))
+    response = fold_chat_chunk(so_far, chunk, content)
+    counted = response.input_tokens is not None or response.output_tokens is not None
+    return replace(response, input_tokens=None, output_tokens=None) if counted else response
+
+
+def tokens(usages: Iterable[Any]) -> dict[str, int]:
+    """Token counts of several reports: later ones win, and 0 stands for an unknown count."""
+    found: dict[str, int] = {}
+    for reported in usages:
+        found |= {name: told for name, told in usage(reported).items() if told}
+        written = field(reported, "cache_creation_input_tokens")
+        if isinstance(written, int) and written:
+            found["cache_write_tokens"] = written
+    return found
+
+
+def _is_stream(result: Any) -> bool:
+    return any(hasattr(kind, "__neuronscope_steps__") for kind in type(result).__mro__)
+
+
+def _attach(stream: Any, state: StreamState) -> None:
+    vars(stream)[_STATE] = state
+
+
+STREAMS: Final = Stream(is_stream=_is_stream, attach=_attach)
+
+
+def install(engine: Engine, module_name: str) -> Callable[[], None]:
+    """Wrap the steps of the module's stream classes; returns the undo."""
+    members = vars(sys.modules[module_name])
+    undos = [_wrap_class(members[name]) for name in _CLASSES[module_name] if name in members]
+
+    def undo() -> None:
+        for each in undos:
+            each()
+
+    return undo
+
+
+def _wrap_class(kind: Any) -> Callable[[], None]:
+    originals = {name: vars(kind)[name] for name in _STEPS if name in vars(kind)}
+    wrappers = {name: _WRAPPERS[name](original) for name, original in originals.items()}
+    kind.__neuronscope_steps__ = True
+    for name, wrapper in wrappers.items():
+        setattr(kind, name, wrapper)
+
+    def undo() -> None:
+        del kind.__neuronscope_steps__
+        for name, wrapper in wrappers.items():
+            if vars(kind).get(name) is wrapper:
+                setattr(kind, name, originals[name])
+
+    return undo
+
+
+def _end(stream: Any, state: StreamState, end: StreamEnd) -> None:
+    usages = [told for chunk in items(getattr(stream, "chunks", None)) if (told := field(chunk, "usage"))]
+    if usages:
+        state.chunks.append(Reported(usages))
+    state.close(end)
+
+
+def _fail(stream: Any, state: StreamState, error: BaseException) -> None:
+    if isinstance(error, StopIteration | StopAsyncIteration):
+        _end(stream, state, "complete")
+    else:
+        state.fail(error)
+
+
+def _next(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def step(self: Any) -> Any:
+        state = vars(self).get(_STATE)
+        if state is None:
+            return original(self)
+        try:
+            chunk = original(self)
+        except BaseException as error:
+            GUARD.always("litellm.stream", _fail, self, state, error)
+            raise
+        GUARD.call("litellm.stream", state.take, chunk)
+        return chunk
+
+    return step
+
+
+def _anext(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def step(self: Any) -> Any:
+        state = vars(self).get(_STATE)
+        if state is None:
+            return await original(self)
+        try:
+            chunk = await original(self)
+        except BaseException as error:
+            GUARD.always("litellm.stream", _fail, self, state, error)
+            raise
+        GUARD.call("litellm.stream", state.take, chunk)
+        return chunk
+
+    return step
+
+
+def _aclose(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def aclose(self: Any) -> Any:
+        state = vars(self).get(_STATE)
+        if state is not None:
+            GUARD.always("litellm.stream", _end, self, state, "client_closed")
+        return await original(self)
+
+    return aclose
+
+
+_WRAPPERS: Final = {"__next__": _next, "__anext__": _anext, "aclose": _aclose}
