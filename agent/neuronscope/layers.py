@@ -23,6 +23,7 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.engine.span import LightSpan
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.governor import Budget, Group, Site
+from neuronscope.governor.clock import COLLECTIONS, cpu_ns
 from neuronscope.governor.steward import AGENT_PROBE
 from neuronscope.instrumentation import BackendAdapter, ObservingBackend, Operation
 from neuronscope.instrumentation.registry import backend_for
@@ -99,6 +100,7 @@ class LayerObserver:
     ) -> None:
         self._model = model
         self._layer_id = layer_id
+        COLLECTIONS.watch()
         self._want = want
         self._probe = probe
         self._owner = owner
@@ -114,7 +116,7 @@ class LayerObserver:
         # Thread CPU: on a busy machine the wall clock would bill us for the waiting.  Where nothing is
         # captured the reading itself would cost most, so then it is taken now and then.
         clocked = self._refused % _CLOCKED == 0
-        started = time.thread_time_ns() if clocked else 0
+        started = cpu_ns() if clocked else 0
         current = recordings.CURRENT.get()
         recording = current if current is not None else self._owner
         if self._owner is not None and (recording is None or not recording.within(self._owner)):
@@ -131,7 +133,7 @@ class LayerObserver:
             want, call.reason = Fidelity.SUMMARY, MEMORY
         fidelity = budget.admit(site, want, nbytes)
         if clocked:
-            self._handling_ns = time.thread_time_ns() - started
+            self._handling_ns = cpu_ns() - started
             _slots.seen(SLOT_BY_HANDLING * self._handling_ns)
         if fidelity is Fidelity.OFF:
             call.skip(self._layer_id, BUDGET)
@@ -140,7 +142,7 @@ class LayerObserver:
                 recording.end()  # its probes come off; what it has is kept
             return
         if not clocked:
-            started = time.thread_time_ns() - self._handling_ns
+            started = cpu_ns() - self._handling_ns
         if fidelity is not want:
             call.reason = BUDGET
         try:
@@ -179,7 +181,7 @@ class LayerObserver:
     def _spend(
         self, budget: Budget, site: Site, fidelity: Fidelity, nbytes: int, started: int, queued: int | None
     ) -> None:
-        spent = time.thread_time_ns() - started + _slots.cost_ns
+        spent = cpu_ns() - started + _slots.cost_ns
         budget.spend(site, fidelity, nbytes, spent, queued)
 
     def _refuse(self, budget: Budget, *, clocked: bool) -> None:
@@ -288,11 +290,11 @@ class CallWatch:
 
     __slots__ = (
         "_adapter", "_budget", "_call", "_chosen", "_counted", "_group", "_layer_ids", "_model",
-        "_recording", "_root", "_undo", "_unasked", "_watches",
+        "_recording", "_root", "_unasked", "_undo", "_watches",
     )  # fmt: skip
 
     def __init__(self, model: Any, plan: _Plan, call: ModelCall, adapter: ObservingBackend) -> None:
-        started = time.thread_time_ns()
+        started = cpu_ns()
         self._adapter = adapter
         self._model = model
         self._call = call
@@ -313,7 +315,7 @@ class CallWatch:
 
     def leave(self) -> None:
         """The call ends."""
-        started = time.thread_time_ns()
+        started = cpu_ns()
         GUARD.call("layers.leave", self._root)
         self._count_unwatched()
         self._watch(())
@@ -327,19 +329,19 @@ class CallWatch:
         now = time.perf_counter_ns()
         early = group is None or (not self._chosen and now < group.not_before)
         # The model has emptied the caches: here, each line costs as much as ten of a loop.
-        started = 0 if early else time.thread_time_ns()
+        started = 0 if early else cpu_ns()
         if not _is_current(self._call):
             return  # another call's forward of the same model
         self._call.root_ends.append(now)
         if early:
             self._unasked += 1
             return  # charged in `leave`
-        _slots.seen(SLOT_BY_LOOK * (time.thread_time_ns() - started))
+        _slots.seen(SLOT_BY_LOOK * (cpu_ns() - started))
         self._plan()
         self._charge(started - int(_slots.cost_ns))
 
     def _charge(self, started: int) -> None:
-        spent = (time.thread_time_ns() - started) * self._budget.hidden
+        spent = (cpu_ns() - started) * self._budget.hidden
         self._budget.charge(AGENT_PROBE, spent, clip=False)
 
     def _plan(self) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -78,6 +79,57 @@ def load(pattern: str) -> Callable[[], int]:
     return {"steady": steady, "bursts": bursts, "long": long, "threads": threads}[pattern]
 
 
+def estimates(rounds: int) -> dict[str, Any]:
+    """Aggregates of generations that were captured in part, against the truth from hooks of our own.
+
+    Returns:
+        How many layers of how many spans were estimated, and for how many the truth lay within the error
+        that the span told; the share of runs that was captured.
+    """
+    import torch
+
+    import neuronscope as ns
+    from neuronscope.signals import names
+
+    llama = model()
+    blocks = {f"model.layers.{n}": block for n, block in enumerate(llama.model.layers)}
+    truth: dict[str, list[float]] = {name: [] for name in blocks}
+
+    def keep(name: str) -> Callable[[Any, Any, Any], None]:
+        def hook(_module: Any, _inputs: Any, output: Any) -> None:
+            tensor = output[0] if isinstance(output, tuple) else output
+            truth[name].append(float(tensor.double().mean()))
+
+        return hook
+
+    hooks = [block.register_forward_hook(keep(name)) for name, block in blocks.items()]
+    estimated = within = 0
+    shares: list[float] = []
+    for turn in range(rounds):
+        for values in truth.values():
+            values.clear()
+        with ns.Scope("estimates", max_overhead_pct=(10.0, 20.0, 40.0)[turn % 3]) as scope:
+            llama.generate(torch.randint(3, 1000, (1, 16 + turn)), max_new_tokens=48, do_sample=False)
+        spans = [span for span in scope.artifact.telemetry.spans if names.LAYERS_MEAN in span.attributes]
+        if not spans:
+            continue  # nothing was affordable
+        told = spans[0].attributes
+        ids: Any = told[names.LAYERS_IDS]
+        errors: Any = told.get(names.LAYERS_MEAN_ERROR, [0.0] * len(ids))
+        means: Any = told[names.LAYERS_MEAN]
+        coverage: Any = told.get(names.LAYERS_COVERAGE, [1.0] * len(ids))
+        for layer, mean, error, share in zip(ids, means, errors, coverage, strict=True):
+            if layer not in truth or not math.isfinite(error):
+                continue  # an error that is unknown is told as infinite: nothing to be held to
+            true = sum(truth[layer]) / len(truth[layer])
+            estimated += 1
+            shares.append(share)
+            within += abs(mean - true) <= error + 1e-6 * max(1.0, abs(true))
+    for hook in hooks:
+        hook.remove()
+    return {"estimated": estimated, "within": within, "captured": sum(shares) / max(1, len(shares))}
+
+
 def main() -> None:
     """Serve a block of the load whenever the parent says so."""
     pattern, mode, *rest = sys.argv[1:]
@@ -98,7 +150,9 @@ def main() -> None:
     requests = load(pattern)
     requests()
 
-    def answer(command: str, seconds: float = 1.0) -> dict[str, Any]:
+    def answer(command: str, seconds: float = 1.0, rounds: int = 0) -> dict[str, Any]:
+        if command == "estimates":
+            return estimates(rounds)
         if command == "block":
             cpu, start, served = time.process_time_ns(), time.monotonic(), 0
             while time.monotonic() - start < seconds:

@@ -4,6 +4,7 @@
     turns.py      whose turn it is: the layer that has waited longest, then those that looked abnormal
     accounts.py   who spent what
     observed.py   how much work was observed
+    clock.py      CPU time of a thread
     purse.py      the token bucket: earned, spent, left
     coverage.py   layers that run together, and how often each was seen
     budget.py     what may be captured now, and the judgement

@@ -21,11 +21,12 @@ class Site:
         refused: how often it ran and was not.
         nbytes: size of its latest tensor.
         abnormal: captures for which it still has preference.
+        preferred: what it adds to the sum of those that looked abnormal.
     """
 
     __slots__ = (
         "_mean", "_n", "_spread", "abnormal", "asked_at", "critical", "full", "full_table", "layer", "nbytes",
-        "parked", "probe", "refused", "summary", "summary_table", "taken", "turn", "weight",
+        "parked", "preferred", "probe", "refused", "summary", "summary_table", "taken", "turn", "weight",
     )  # fmt: skip
 
     def __init__(self, probe: str, layer: str, *, critical: bool = False) -> None:
@@ -42,6 +43,7 @@ class Site:
         self.nbytes = 0
         self.abnormal = 0
         self.parked = False
+        self.preferred = 0.0
         self.weight = 0.0  # what this site adds to the sums of `Turns`
         self._n = 0
         self._mean = 0.0
@@ -73,7 +75,8 @@ class Turns:
 
     A sweep ends when every site that runs has been captured in it.  A site that does not run any more
     (another model's turn) is parked: the sweep goes on without it, and when it runs again it is the one
-    that has waited longest.  Costs are sums of summaries' predictions.  Not thread-safe.
+    that has waited longest.  Costs are sums of summaries' predictions, kept up to date: hundreds of layers
+    ask in every forward, so no answer may look at all of them.  Not thread-safe.
 
     Attributes:
         sweep: number of the current sweep.
@@ -85,7 +88,9 @@ class Turns:
     """
 
     __slots__ = (
+        "_abnormal",
         "_asks",
+        "_by_turn",
         "_idle_asks",
         "_last_waiting_ask",
         "_sites",
@@ -109,6 +114,8 @@ class Turns:
         self.total = 0.0
         self.waiting = 0
         self._sites: list[Site] = []
+        self._by_turn: dict[int, float] = {}
+        self._abnormal = 0.0
         self._asks = 0
         self._last_waiting_ask = 0
         self._idle_asks = 0
@@ -129,6 +136,7 @@ class Turns:
         self.waiting += 1
         self.owed += site.weight
         self.total += site.weight
+        self._count(site.turn, site.weight)
 
     def ask(self, site: Site) -> None:
         """The site runs, and no more than its turn is affordable."""
@@ -155,6 +163,7 @@ class Turns:
         self._set_weight(site)
         more = site.weight - before
         self.total += more
+        self._count(site.turn, more)
         if site.parked:
             self.parked += more
         elif site.turn < self.sweep:
@@ -171,11 +180,17 @@ class Turns:
         if site.turn >= self.sweep - 1 and self.parked == 0.0:
             return 0.0
         turn = site.turn
-        return sum(other.weight for other in self._sites if other.turn < turn)
+        return sum(weight for other, weight in self._by_turn.items() if other < turn)
 
     def took(self, site: Site) -> None:
         """The site is captured."""
+        preferred = site.weight if site.abnormal else 0.0
+        if preferred != site.preferred:
+            self._abnormal += preferred - site.preferred
+            site.preferred = preferred
         if site.turn < self.sweep:
+            self._count(site.turn, -site.weight)
+            self._count(self.sweep, site.weight)
             self.behind -= site.turn < self.sweep - 1
             if site.parked:
                 site.parked = False
@@ -189,7 +204,10 @@ class Turns:
 
     def abnormal(self) -> float:
         """What one more look at every layer that looked abnormal costs."""
-        return sum(site.weight for site in self._sites if site.abnormal)
+        return self._abnormal
+
+    def _count(self, turn: int, weight: float) -> None:
+        self._by_turn[turn] = self._by_turn.get(turn, 0.0) + weight
 
     def _park_waiting(self) -> None:
         for site in self._sites:
@@ -202,8 +220,13 @@ class Turns:
         self._idle_asks = 0
         self.owed = self.parked = self.largest = 0.0
         self.waiting = self.behind = 0
+        self._abnormal = 0.0
+        self._by_turn.clear()
         for site in self._sites:
             self._set_weight(site)
+            self._count(site.turn, site.weight)
+            site.preferred = site.weight if site.abnormal else 0.0
+            self._abnormal += site.preferred
             self.behind += site.turn < self.sweep - 1
             if site.parked:
                 self.parked += site.weight

@@ -93,7 +93,7 @@ class SpanRecord(Struct, frozen=True):
         return (self.end_unix_ns - self.start_unix_ns) / 1e6
 
 
-class LayerRecord(Struct, frozen=True):
+class LayerRecord(Struct, frozen=True, gc=False):
     """One observation of one layer: a summary, and the full tensor if it was affordable.
 
     Attributes:
@@ -104,6 +104,7 @@ class LayerRecord(Struct, frozen=True):
         step: how often the layer had run before within its span (in generation: 0 is the prefill).
         span_id: span during which the layer ran; None when it could not be attributed.
         tensor: the full values; lazily read when the record comes from a file.
+        attributes: what else the probe measured or the adapter knows: headroom, rank, recomputation, ….
     """
 
     model: str
@@ -119,6 +120,7 @@ class LayerRecord(Struct, frozen=True):
     fidelity: Fidelity = Fidelity.SUMMARY
     summary: TensorSummary | None = None
     tensor: TensorSnapshot | None = None
+    attributes: Attributes = {}
 
     @property
     def nbytes(self) -> int:
