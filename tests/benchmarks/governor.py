@@ -121,12 +121,12 @@ def estimated() -> Iterator[Figure]:
         found = child.ask("estimates", rounds=ESTIMATES)
     yield Figure(
         "governor.estimates.within",
-        100 * found["within"] / found["estimated"],
+        100 * found["within"] / found['estimated'],
         "%",
         at_least(90),
         note=(
             f"layer means of {ESTIMATES} generations of 48 tokens within the told 95 % interval of the mean "
-            f"over all runs ({found['estimated']} estimates from {100 * found['captured']:.0f} % of the runs); "
+            f"over all runs ({found['estimated']} estimates, {100 * found['captured']:.0f} % of the runs); "
             "steps follow one another and are no independent sample"
         ),
     )
