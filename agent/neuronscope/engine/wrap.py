@@ -202,6 +202,8 @@ def wrapper_for(
             return None
         return begin(method, library, name, site, instance, parameters, rest, kwargs)
 
+    if method.awaitable:
+        return _promise_wrapper(site, open_call, original)
     if inspect.iscoroutinefunction(original):
 
         @functools.wraps(original)
@@ -241,6 +243,35 @@ def wrapper_for(
         if not GUARD.always(site, invocation.succeed, result):
             GUARD.always(site, invocation.leave)
         return invocation.hand_out(result)
+
+    return wrapper
+
+
+def _promise_wrapper(
+    site: str,
+    open_call: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+    original: Callable[..., Any],
+) -> Callable[..., Any]:
+    """The wrapper of a plain function that returns a coroutine: the call is made when that is awaited."""
+
+    async def answer(promise: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        opened = GUARD.call(site, open_call, args, kwargs)
+        if opened is None:
+            return await promise
+        invocation = opened[0]
+        try:
+            result = await promise
+        except BaseException as error:
+            if not GUARD.always(site, invocation.fail, error):
+                GUARD.always(site, invocation.leave)
+            raise
+        if not GUARD.always(site, invocation.succeed, result):
+            GUARD.always(site, invocation.leave)
+        return invocation.hand_out(result)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return answer(original(*args, **kwargs), args, kwargs)
 
     return wrapper
 

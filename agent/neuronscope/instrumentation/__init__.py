@@ -303,6 +303,7 @@ class WrappedMethod:
         model: ``(instance, arguments by name) -> model``: the in-process model whose layers are watched
             during the call.
         optional: absent in some supported versions; `doctor` does not complain.
+        awaitable: a plain function that returns a coroutine: the call is made when that is awaited.
         subclasses: wrap the overrides in subclasses too, those that the library itself has and keeps beside
             the class.
         layer: the library calls other clients: the span stands only if none of theirs is observed during the
@@ -323,6 +324,7 @@ class WrappedMethod:
     optional: bool = False
     layer: bool = False
     inside: str | None = None
+    awaitable: bool = False
     subclasses: bool = False
 
 

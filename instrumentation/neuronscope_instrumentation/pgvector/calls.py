@@ -12,7 +12,16 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
-from neuronscope.instrumentation import Endpoint, ErrorFacts, Operation, Peer, Query, Request, Response, Snapshot
+from neuronscope.instrumentation import (
+    Endpoint,
+    ErrorFacts,
+    Operation,
+    Peer,
+    Query,
+    Request,
+    Response,
+    Snapshot,
+)
 from neuronscope.signals import names
 from neuronscope_instrumentation.common.retrieval import MAX_KEPT, kept_vector, size, store_error
 from neuronscope_instrumentation.pgvector.rows import Rows, fold_row, read_rows
@@ -72,7 +81,12 @@ def snapshot_of_many(text: str, parameter_sets: Any, server: Callable[[], Server
 
 
 def _kept(
-    statement: Statement, server: Server, vectors: Sequence[Any] | None, *, k: Any = None, count: int | None = None
+    statement: Statement,
+    server: Server,
+    vectors: Sequence[Any] | None,
+    *,
+    k: Any = None,
+    count: int | None = None,
 ) -> Snapshot:
     kept = {
         "statement": statement,
@@ -94,7 +108,11 @@ def _has_vector(statement: Statement, parameters: Any) -> bool:
         value = _value(statement.query, parameters)
         return _is_vector(value) or _is_numbers(value)
     values: Iterable[Any] = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
-    return any(map(_is_vector, islice(values, MAX_PARAMETERS))) if isinstance(parameters, Mapping | list | tuple) else False
+    return (
+        any(map(_is_vector, islice(values, MAX_PARAMETERS)))
+        if isinstance(parameters, Mapping | list | tuple)
+        else False
+    )
 
 
 def _is_vector(value: Any) -> bool:
@@ -116,7 +134,9 @@ def _value(place: Place | None, parameters: Any) -> Any:
     if place.literal is not None:
         return place.literal
     if place.name is not None:
-        return cast("Mapping[str, Any]", parameters).get(place.name) if isinstance(parameters, Mapping) else None
+        return (
+            cast("Mapping[str, Any]", parameters).get(place.name) if isinstance(parameters, Mapping) else None
+        )
     if isinstance(parameters, list | tuple) and place.position is not None:
         values = cast("Sequence[Any]", parameters)
         return values[place.position] if place.position < len(values) else None
@@ -191,5 +211,7 @@ WRITE: Final = _endpoint(operation=Operation.STORE, read_response=read_written, 
 def search_endpoint(score: Score | None) -> Endpoint:
     """A search whose scores are in that column."""
     return _endpoint(
-        operation=Operation.RETRIEVAL, read_response=partial(read_rows, score), fold_chunk=partial(fold_row, score)
+        operation=Operation.RETRIEVAL,
+        read_response=partial(read_rows, score),
+        fold_chunk=partial(fold_row, score),
     )

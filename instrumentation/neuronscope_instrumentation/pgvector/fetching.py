@@ -62,7 +62,9 @@ class _Search:
             self._give(None)
 
     def fail(self, error: BaseException) -> None:
-        with suppress(type(error)):  # raised by the iterator, to whom it was given: it is the service's to see
+        with suppress(
+            type(error)
+        ):  # raised by the iterator, to whom it was given: it is the service's to see
             self._give(error)
 
     def leave(self) -> None:
@@ -109,7 +111,7 @@ def leave(cursor: Any) -> None:
 
 
 def _watch(cursor: Any, observed: Any) -> None:
-    _searches[cursor] = _Search(observed._inner, observed)  # noqa: SLF001 - the feeder that it was made of
+    _searches[cursor] = _Search(observed._inner, observed)
 
 
 def observe_server_cursors(psycopg: Any) -> Callable[[], None]:
@@ -132,7 +134,7 @@ def observe_server_cursors(psycopg: Any) -> Callable[[], None]:
         fetched(self, rows, last=num is None or len(rows) < num)
         return rows
 
-    owner._fetch_gen = fetch_and_tell  # noqa: SLF001
+    owner._fetch_gen = fetch_and_tell
     changed = [("_fetch_gen", fetch, fetch_and_tell)]
     if close is not None:
 
@@ -141,7 +143,7 @@ def observe_server_cursors(psycopg: Any) -> Callable[[], None]:
             leave(self)
             return (yield from close(self))
 
-        owner._close_gen = leave_and_close  # noqa: SLF001
+        owner._close_gen = leave_and_close
         changed.append(("_close_gen", close, leave_and_close))
 
     def undo() -> None:
@@ -152,9 +154,11 @@ def observe_server_cursors(psycopg: Any) -> Callable[[], None]:
     return undo
 
 
-FETCHED: Final = Stream(
-    # A cursor with a name leaves its rows on the server, and has no description before the first fetch.
-    is_stream=lambda cursor: cursor.description is not None or getattr(cursor, "name", None) is not None,
-    get_iterator=lambda _: _Feeder(),
-    set_iterator=_watch,
-)
+def _has_rows_to_fetch(cursor: Any) -> bool:
+    """Does a search wait behind this cursor?  What a write returns is counted by the server at once."""
+    if getattr(cursor, "name", None) is not None:
+        return True  # its rows are on the server
+    return cursor.description is not None and (cursor.statusmessage or "").startswith("SELECT")
+
+
+FETCHED: Final = Stream(is_stream=_has_rows_to_fetch, get_iterator=lambda _: _Feeder(), set_iterator=_watch)

@@ -89,13 +89,13 @@ def _many_on_connection(connection: Any, arguments: Arguments, _content: bool) -
 
 
 def _prepared(prepared: Any, arguments: Arguments, content: bool) -> Snapshot | None:
-    query = {"query": prepared._query}  # noqa: SLF001 - `get_query` raises on a closed one
-    return _on_connection(prepared._connection, {**arguments, **query}, content)  # noqa: SLF001
+    query = {"query": prepared._query}
+    return _on_connection(prepared._connection, {**arguments, **query}, content)
 
 
 def _many_prepared(prepared: Any, arguments: Arguments, content: bool) -> Snapshot | None:
-    query = {"query": prepared._query}  # noqa: SLF001
-    return _many_on_connection(prepared._connection, {**arguments, **query}, content)  # noqa: SLF001
+    query = {"query": prepared._query}
+    return _many_on_connection(prepared._connection, {**arguments, **query}, content)
 
 
 def _records(result: Any) -> ListedRows:
@@ -138,11 +138,12 @@ def _methods() -> Iterator[WrappedMethod]:
         ("asyncpg.connection:Connection", _on_connection, _many_on_connection),
         ("asyncpg.prepared_stmt:PreparedStatement", _prepared, _many_prepared),
     ):
-        yield WrappedMethod(target=f"{owner}.fetch", snapshot=take, unwrap=_records)
-        yield WrappedMethod(target=f"{owner}.fetchrow", snapshot=take, unwrap=_record)
-        yield WrappedMethod(target=f"{owner}.fetchval", snapshot=take, unwrap=_value)
-        yield WrappedMethod(target=f"{owner}.fetchmany", snapshot=take_many, unwrap=_nothing, optional=True)
-        yield WrappedMethod(target=f"{owner}.executemany", snapshot=take_many, unwrap=_nothing)
+        method = partial(WrappedMethod, awaitable=take is _prepared)  # those check the connection first
+        yield method(target=f"{owner}.fetch", snapshot=take, unwrap=_records)
+        yield method(target=f"{owner}.fetchrow", snapshot=take, unwrap=_record)
+        yield method(target=f"{owner}.fetchval", snapshot=take, unwrap=_value)
+        yield method(target=f"{owner}.fetchmany", snapshot=take_many, unwrap=_nothing, optional=True)
+        yield method(target=f"{owner}.executemany", snapshot=take_many, unwrap=_nothing)
     yield WrappedMethod(
         target="asyncpg.connection:Connection.execute", snapshot=_on_connection, unwrap=_status
     )
@@ -163,6 +164,10 @@ PGVECTOR: Final = ClientIntegration(
     kind=Kind.VECTOR_STORE,
     modules=("psycopg", "psycopg2"),
     methods=tuple(_methods()),
-    copies=("psycopg:Connection.cursor", "psycopg:AsyncConnection.cursor", f"{CURSORS2}:ObservedConnection.cursor"),
+    copies=(
+        "psycopg:Connection.cursor",
+        "psycopg:AsyncConnection.cursor",
+        f"{CURSORS2}:ObservedConnection.cursor",
+    ),
     install=install,
 )

@@ -25,7 +25,7 @@ _ConnectionType: Final[Any] = extensions.connection
 class ObservedCursor(_CursorType):  # type: ignore[misc] - psycopg2 brings no types
     """A cursor whose statements can be observed: the engine wraps `send` and `send_many`."""
 
-    def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002 - psycopg2's own name
+    def execute(self, query: Any, vars: Any = None) -> None:
         self.send(query, vars)
 
     def executemany(self, query: Any, vars_list: Any) -> None:
@@ -111,7 +111,11 @@ def _named_like(kind: type[Any]) -> dict[str, str]:
 
 for _ours in (ObservedCursor, ObservedConnection):
     _base = _ours.__mro__[1]
-    _ours.__name__, _ours.__qualname__, _ours.__module__ = _base.__name__, _base.__qualname__, _base.__module__
+    _ours.__name__, _ours.__qualname__, _ours.__module__ = (
+        _base.__name__,
+        _base.__qualname__,
+        _base.__module__,
+    )
 
 
 def install() -> Callable[[], None]:

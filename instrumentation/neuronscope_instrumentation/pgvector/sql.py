@@ -33,23 +33,26 @@ AMBIGUOUS: Final = "<->"
 _FIRST_WORD: Final = re.compile(r"(?:\s+|\(|--[^\n]*\n|/\*.*?\*/)*(\w+)", re.DOTALL)
 _OPERATOR: Final = re.compile(r"<(?:->|#>|=>|\+>|~>|%%?>)")
 _QUOTED: Final = re.compile(
-    r"[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|\$([A-Za-z_]\w*)?\$.*?\$\1\$", re.DOTALL
+    r"[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|\$([A-Za-z_]\w*|)\$.*?\$\1\$", re.DOTALL
 )
-_VECTOR_TYPE: Final = re.compile(r"::\s*(?:\w+\.)?(?:vector|halfvec|sparsevec)\b|\bAS\s+(?:vector|halfvec|sparsevec)\b", re.I)
+_VECTOR_TYPE: Final = re.compile(
+    r"::\s*(?:\w+\.)?(?:vector|halfvec|sparsevec)\b|\bAS\s+(?:vector|halfvec|sparsevec)\b", re.IGNORECASE
+)
 _VECTOR_LITERAL: Final = re.compile(r"'\s*\[\s*[-+.\d]")
 _WRITTEN: Final = re.compile(
-    r"\b(?:INSERT\s+INTO|MERGE\s+INTO(?:\s+ONLY)?|DELETE\s+FROM(?:\s+ONLY)?|UPDATE(?:\s+ONLY)?)\s+([\w.\"]+)", re.I
+    r"\b(?:INSERT\s+INTO|MERGE\s+INTO(?:\s+ONLY)?|DELETE\s+FROM(?:\s+ONLY)?|UPDATE(?:\s+ONLY)?)\s+([\w.\"]+)",
+    re.IGNORECASE,
 )
-_FROM: Final = re.compile(r"\bFROM\s+(?:ONLY\s+)?([\w.\"]+)", re.I)
-_SELECT: Final = re.compile(r"\bSELECT\b(?:\s+ALL\b|\s+DISTINCT\b(?:\s+ON\s*\(\s*\))?)?", re.I)
-_WHERE: Final = re.compile(r"\bWHERE\b", re.I)
-_ORDER: Final = re.compile(r"\bORDER\s+BY\b", re.I)
+_FROM: Final = re.compile(r"\bFROM\s+(?:ONLY\s+)?([\w.\"]+)", re.IGNORECASE)
+_SELECT: Final = re.compile(r"\bSELECT\b(?:\s+ALL\b|\s+DISTINCT\b(?:\s+ON\s*\(\s*\))?)?", re.IGNORECASE)
+_WHERE: Final = re.compile(r"\bWHERE\b", re.IGNORECASE)
+_ORDER: Final = re.compile(r"\bORDER\s+BY\b", re.IGNORECASE)
 _PLACE: Final = r"(?:%s|%b|%t|%\((?P<name>[^)]*)\)[sbt]|\$(?P<number>\d+)|(?P<literal>'[^']*'|\d+))"
-_LIMIT: Final = re.compile(r"\b(?:LIMIT|FETCH\s+(?:FIRST|NEXT))\s+\(?\s*" + _PLACE, re.I)
-_AFTER: Final = re.compile(r"\s*\(*\s*(?:CAST\s*\(\s*)?" + _PLACE, re.I)
-_BEFORE: Final = re.compile(_PLACE + r"\s*(?:::\s*\w+(?:\(\d+\))?)?\s*\)*\s*$", re.I)
+_LIMIT: Final = re.compile(r"\b(?:LIMIT|FETCH\s+(?:FIRST|NEXT))\s+\(?\s*" + _PLACE, re.IGNORECASE)
+_AFTER: Final = re.compile(r"\s*\(*\s*(?:CAST\s*\(\s*)?" + _PLACE, re.IGNORECASE)
+_BEFORE: Final = re.compile(_PLACE + r"\s*(?:::\s*\w+(?:\(\d+\))?)?\s*\)*\s*$", re.IGNORECASE)
 _ANONYMOUS: Final = re.compile(r"(?<!%)%[sbt]")
-_ALIAS: Final = re.compile(r"\bAS\s+(\"[^\"]+\"|\w+)\s*$", re.I)
+_ALIAS: Final = re.compile(r"\bAS\s+(\"[^\"]+\"|\w+)\s*$", re.IGNORECASE)
 _CALL: Final = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _TYPES: Final = frozenset({"vector", "halfvec", "sparsevec", "bit", "cast"})
 _READS: Final = frozenset({"SELECT", "WITH"})
@@ -138,7 +141,8 @@ def _select(text: str) -> Statement | None:
         operation="SELECT",
         table=_plain(table[1]) if table else None,
         metric=metric,
-        search=order is not None or (where is not None and any(found.start() > where.start() for found in operators)),
+        search=order is not None
+        or (where is not None and any(found.start() > where.start() for found in operators)),
         certain=operator != AMBIGUOUS or bool(_VECTOR_TYPE.search(masked) or _VECTOR_LITERAL.search(text)),
         query=next(_operands(text, masked, operators), None),
         limit=_place(text, limit) if limit else None,
@@ -170,7 +174,9 @@ class _Block(NamedTuple):
         pairs = list(_parentheses(masked))
         inner = [pair for pair in pairs if _is_select(masked, pair[0])]
         start, end = min(
-            ((a, b) for a, b in inner if a < position < b), default=(-1, len(masked)), key=lambda pair: pair[1] - pair[0]
+            ((a, b) for a, b in inner if a < position < b),
+            default=(-1, len(masked)),
+            key=lambda pair: pair[1] - pair[0],
         )
         text = list(" " * (start + 1) + masked[start + 1 : end])
         flat = text.copy()
@@ -221,10 +227,12 @@ def _place(text: str, found: re.Match[str]) -> Place:
 
 def _score(block: _Block, metric: str) -> Score | None:
     """The item of the select list that *is* the comparison, not one computed from it."""
-    select, end = _SELECT.search(block.flat), re.search(r"\bFROM\b", block.flat, re.I)
+    select, end = _SELECT.search(block.flat), re.search(r"\bFROM\b", block.flat, re.IGNORECASE)
     if select is None or end is None:
         return None
-    commas = [found.start() for found in re.finditer(",", block.flat) if select.end() <= found.start() < end.start()]
+    commas = [
+        found.start() for found in re.finditer(",", block.flat) if select.end() <= found.start() < end.start()
+    ]
     for a, b in zip([select.end(), *(comma + 1 for comma in commas)], [*commas, end.start()], strict=True):
         item = block.text[a:b]
         if not _OPERATOR.search(item):
