@@ -19,7 +19,8 @@ import pytest
 from numpy.typing import NDArray
 
 from neuronscope.signals.tensors import TensorSummary
-from neuronscope.summaries import Moments, kernel, merge_summaries
+from neuronscope.summaries import Moments, arrays, kernel, merge_summaries
+from neuronscope.summaries import details as by_array
 from neuronscope.summaries.arrays import by_numpy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,3 +191,40 @@ def test_without_a_compiler_the_package_is_built_without_the_kernel(tmp_path: Pa
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert run.stdout.strip() == "5.0 framework (this package was built without a C compiler)"
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_histogram_and_sketch_agree_with_numpy(compiled: kernel.Kernel, name: str) -> None:
+    """Every type and layout; the sketch is of the elements in C order, as numpy shows them."""
+    values = ARRAYS[name]
+    with np.errstate(all="ignore"):
+        histogram, sketch = arrays.details(values)
+        expected = by_array.by_numpy(values)
+    assert histogram == expected[0]
+    assert sketch == pytest.approx(expected[1], rel=1e-12, abs=1e-12 * max(1.0, *map(abs, expected[1])))
+
+
+def test_buckets_are_powers_of_two() -> None:
+    """A value at a bound belongs above it; zeros and non-finite values to none."""
+    bounds = by_array.bounds()
+    values = np.array(
+        [bounds[10], np.nextafter(bounds[10], 0), -bounds[10], 0.0, math.nan, math.inf, 1e-300, 1e300]
+    )
+    histogram, _ = arrays.details(values)
+    assert {bucket: n for bucket, n in enumerate(histogram) if n} == {0: 1, 10: 1, 11: 2, 63: 1}
+
+
+def test_sketches_tell_angles_and_distances() -> None:
+    """Also of data with a few large channels; equal tensors have equal sketches."""
+    for scale in (np.ones(512), np.array([50.0] * 3 + [1.0] * 509)):
+        one = normal(200, 512) * scale
+        noise = np.random.default_rng(1).normal(size=(200, 512)) * scale
+        other = one + 0.3 * noise
+        a, b = (arrays.details(values)[1] for values in (one, other))
+        true_distance = float(np.linalg.norm(one - other))
+        assert by_array.distance(a, b) == pytest.approx(true_distance, rel=0.45)
+        true_cosine = float((one * other).sum() / np.linalg.norm(one) / np.linalg.norm(other))
+        assert by_array.cosine(a, b) == pytest.approx(true_cosine, abs=0.1)
+        assert abs(by_array.cosine(a, arrays.details(noise)[1])) < 0.5
+        assert by_array.distance(a, arrays.details(one.copy())[1]) == 0.0
+    assert math.isnan(by_array.cosine([0.0] * 64, [1.0] * 64))

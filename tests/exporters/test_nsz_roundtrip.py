@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -64,9 +63,12 @@ SPANS = st.builds(
     dropped_links=COUNTS,
     foreign=st.booleans(),
 )
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
 SUMMARIES = st.builds(
-    TensorSummary, U64, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS, U64, U64, U64, st.floats(0, 1)
-)
+    TensorSummary, U64, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS, FLOATS, U64, U64, U64, st.floats(0, 1),
+    histogram=st.none() | st.lists(COUNTS, min_size=1, max_size=3).map(tuple),
+    sketch=st.none() | st.lists(FINITE, min_size=1, max_size=3).map(tuple),
+)  # fmt: skip
 LAYERS = st.builds(
     LayerRecord,
     model=TEXT,
@@ -81,6 +83,7 @@ LAYERS = st.builds(
     span_id=st.none() | U64,
     fidelity=st.sampled_from(Fidelity),
     summary=st.none() | SUMMARIES,
+    attributes=ATTRIBUTES,
 )
 SPAN = SpanRecord(1, 2, "chat", SpanKind.CLIENT, 10, 20, {})
 LAYER = LayerRecord("m", "layers.0", 0, 1, (2,), "F32")
@@ -110,10 +113,8 @@ def exact(value: object) -> object:
         return ("sequence", tuple(exact(item) for item in cast(Sequence[object], value)))
     if isinstance(value, dict):
         return {key: exact(item) for key, item in cast(dict[str, object], value).items()}
-    if isinstance(value, SpanRecord | SpanEvent | SpanLink | LayerRecord):
+    if isinstance(value, SpanRecord | SpanEvent | SpanLink | LayerRecord | TensorSummary):
         return {name: exact(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, TensorSummary):
-        return {field.name: exact(getattr(value, field.name)) for field in fields(value)}
     return (type(value).__name__, value)
 
 

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
+
+    from neuronscope.signals.records import AttributeValue
+    from neuronscope.summaries.details import Details
 
 # safetensors' names for element types, by numpy's; the `.nsz` file uses them too.
 DTYPE_NAMES: dict[str, str] = {
@@ -119,6 +124,17 @@ class TensorSnapshot:
     def summarize(self) -> TensorSummary:
         """The statistics of the values."""
         return TensorSummary.of(self.numpy())
+
+    def details(self) -> Details:
+        """Histogram and sketch of the values (see `neuronscope.summaries.details`); costs several passes."""
+        from neuronscope.summaries import arrays
+
+        return arrays.details(self.numpy())
+
+    @property
+    def attributes(self) -> Mapping[str, AttributeValue]:
+        """What the adapter has to tell about this run of the layer."""
+        return {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype!r})"

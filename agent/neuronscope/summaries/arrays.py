@@ -11,6 +11,8 @@ from neuronscope.summaries import kernel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from neuronscope.summaries.details import Details
+
 
 def summarize(array: NDArray[Any]) -> TensorSummary:
     """Summarise an array of any numeric or bool type and layout (complex: by modulus)."""
@@ -18,16 +20,38 @@ def summarize(array: NDArray[Any]) -> TensorSummary:
 
     values = np.asarray(array)
     compiled, _ = kernel.load()
+    place = _place(values) if compiled is not None else None
+    if compiled is None or place is None:
+        return by_numpy(values)
+    return kernel.summary(compiled.strided(*place))
+
+
+def details(array: NDArray[Any]) -> Details:
+    """Histogram and sketch of an array; see `neuronscope.summaries.details`."""
+    import numpy as np
+
+    from neuronscope.summaries import details as by_array
+
+    values = np.asarray(array)
+    compiled, _ = kernel.load()
+    place = _place(values) if compiled is not None else None
+    return by_array.by_numpy(values) if compiled is None or place is None else compiled.details(*place)
+
+
+def _place(values: NDArray[Any]) -> tuple[int, int, tuple[int, ...], list[int]] | None:
+    """Address, kind, sizes and strides for the kernel; None for an array that it cannot read."""
+    import numpy as np
+
     name = "C128" if values.dtype == np.complex128 else DTYPE_NAMES.get(values.dtype.name, "")
     kind = kernel.KINDS.get(name)
     # Not numpy's own subclasses: a masked array's memory holds more than its values.
     fit = type(values) is np.ndarray and values.dtype.isnative and values.flags.aligned
-    if compiled is not None and kind is not None and fit and values.ndim <= kernel.MAX_DIMS:
-        size = values.itemsize
-        if all(stride % size == 0 for stride in values.strides):
-            strides = [stride // size for stride in values.strides]
-            return kernel.summary(compiled.strided(values.ctypes.data, kind, values.shape, strides))
-    return by_numpy(values)
+    if kind is None or not fit or values.ndim > kernel.MAX_DIMS:
+        return None
+    size = values.itemsize
+    if any(stride % size for stride in values.strides):
+        return None
+    return values.ctypes.data, kind, values.shape, [stride // size for stride in values.strides]
 
 
 def by_numpy(values: NDArray[Any]) -> TensorSummary:

@@ -273,6 +273,30 @@ INLINE void read_array(int kind, const float *table, const char *data, int dims_
     }
 }
 
+/* --- on request: magnitudes and a sketch ------------------------------------------------------------------ */
+
+#define BUCKETS 64
+#define LOWEST 40 /* bucket b holds 2^(b-40) <= |x| < 2^(b-39); the first and the last all beyond */
+
+/* Vigna's splitmix64: a place and a sign for each position. */
+INLINE uint64_t mixed(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static void note(double x, uint64_t position, int64_t *histogram, double *sketch) {
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    int exponent = (int)(bits >> 52 & 0x7ff);
+    if (exponent == 0x7ff || !(bits << 1)) return; /* not finite, or zero: counted elsewhere */
+    int bucket = exponent - 1023 + LOWEST;
+    histogram[bucket < 0 ? 0 : bucket >= BUCKETS ? BUCKETS - 1 : bucket]++;
+    uint64_t hash = mixed(position);
+    sketch[hash & 63] += hash >> 63 ? -x : x;
+}
+
 /* A variant for an instruction set: the same code, compiled for it. */
 #define VARIANT(NAME, ATTRIBUTES)                                                                               \
     ATTRIBUTES static void NAME(int kind, const float *table, const char *data, int dims_count,                 \
@@ -342,4 +366,41 @@ int ns_moments(const char *data, int64_t kind, const float *table, int64_t count
     out->high = total.high;
     out->zeros = (double)total.zeros;
     return 0;
+}
+
+/* Counts by magnitude, and a sketch: 64 sums of the elements in order (C order of `dims`), each with the place and
+   the sign that its position hashes to.  Arguments as above; both outputs have 64 numbers. */
+int ns_details(const char *data, int64_t kind, const float *table, int64_t dims_count, const int64_t *dims,
+               int64_t *histogram, double *sketch) {
+    if (kind < F32 || kind > C128 || (kind == TABLE8 && !table) || dims_count < 1 || dims_count > MAX_DIMS) return -1;
+    const int64_t *strides = dims + dims_count;
+    const int inner = (int)dims_count - 1, size = SIZES[kind], wide = WIDE(kind);
+    int64_t at[MAX_DIMS] = {0}, offset = 0;
+    uint64_t position = 0;
+    double buffer[PIECE];
+    memset(histogram, 0, BUCKETS * sizeof *histogram);
+    memset(sketch, 0, 64 * sizeof *sketch);
+    for (int d = 0; d <= inner; d++)
+        if (dims[d] <= 0) return 0;
+    for (;;) {
+        for (int64_t done = 0; done < dims[inner];) {
+            int n = dims[inner] - done < PIECE ? (int)(dims[inner] - done) : PIECE;
+            widen((int)kind, table, data + (offset + done * strides[inner]) * size, n, strides[inner], buffer);
+            for (int i = 0; i < n; i++) {
+                double x;
+                if (wide) x = buffer[i];
+                else { float narrow; memcpy(&narrow, (char *)buffer + 4 * i, 4); x = narrow; }
+                note(x, position++, histogram, sketch);
+            }
+            done += n;
+        }
+        int d = inner - 1;
+        for (; d >= 0; d--) {
+            offset += strides[d];
+            if (++at[d] < dims[d]) break;
+            offset -= strides[d] * dims[d];
+            at[d] = 0;
+        }
+        if (d < 0) return 0;
+    }
 }

@@ -60,6 +60,9 @@ class Kernel:
         waiting, going = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
         self._holding = _function(waiting)
         self._releasing = _function(going)
+        self._details = going.ns_details
+        self._details.argtypes = (*self._releasing.argtypes, ctypes.c_void_p)
+        self._details.restype = None
         self._use = going.ns_use
         going.ns_variant.restype = ctypes.c_char_p
         self._variant = going.ns_variant
@@ -106,6 +109,16 @@ class Kernel:
         call = self._holding if count * SIZES[kind] <= HOLD_GIL else self._releasing
         call(address, kind, table, len(order), dims, out)
         return _read(out)
+
+    def details(
+        self, address: int, kind: int, sizes: Sequence[int], strides: Sequence[int], table: int = 0
+    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Histogram and sketch of an array of any layout (see `neuronscope.summaries.details`)."""
+        numbers = [*(sizes or (1,)), *(strides or (1,))]
+        dims = (ctypes.c_int64 * len(numbers))(*numbers)
+        histogram, sketch = (ctypes.c_int64 * 64)(), (ctypes.c_double * 64)()
+        self._details(address, kind, table, len(numbers) // 2, dims, histogram, sketch)
+        return tuple(histogram), tuple(sketch)
 
     def _computes(self) -> bool:
         """A trial on numbers that a compiler's liberties would get wrong."""

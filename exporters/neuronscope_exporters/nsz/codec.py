@@ -183,6 +183,7 @@ def encode_layer(layer: LayerRecord, resource: int = 0, tensor: TensorDocument |
         None if layer.summary is None else _summary_document(layer.summary),
         tensor,
         resource,
+        to_pairs(layer.attributes) if layer.attributes else [],
     )
     return encode(document)
 
@@ -213,6 +214,7 @@ def layer_record(document: LayerDocument, tensor: TensorSnapshot | None) -> Laye
         fidelity=fidelity,
         summary=None if document.summary is None else _summary_record(document.summary),
         tensor=tensor,
+        attributes=from_pairs(document.attributes) if document.attributes else {},
     )
 
 
@@ -229,6 +231,8 @@ def _summary_document(summary: TensorSummary) -> SummaryDocument:
         int(summary.nan_count),
         int(summary.inf_count),
         finite(float(summary.sampled_fraction)),
+        list(summary.histogram or ()),
+        list(summary.sketch or ()),
     )
 
 
@@ -245,6 +249,8 @@ def _summary_record(document: SummaryDocument) -> TensorSummary:
         nan_count=document.nan_count,
         inf_count=document.inf_count,
         sampled_fraction=number(document.sampled_fraction),
+        histogram=tuple(document.histogram) or None,
+        sketch=tuple(document.sketch) or None,
     )
 
 

@@ -151,6 +151,8 @@ class SummaryDocument(Document):
     nan_count: int
     inf_count: int
     sampled_fraction: float | str = 1.0
+    histogram: list[int] = []
+    sketch: list[float] = []
 
 
 class PartDocument(Document):
@@ -188,6 +190,7 @@ class LayerDocument(Document):
     summary: SummaryDocument | None = None
     tensor: TensorDocument | None = None
     resource: int = 0
+    attributes: list[KeyValue] = []
 
 
 class ResourceDocument(Document):
