@@ -68,11 +68,14 @@ class Call:
         if http is not None:
             self.headers = http.headers
 
-    def keep_billed_answer(self) -> None:
-        """The library did not like a complete answer: what it cost is in the body."""
+    def keep_of_failure(self, error: BaseException) -> None:
+        """Keep the headers; and if the library did not like a complete answer, the body tells what it cost."""
         http = self.http
-        if http is not None and http.status_code < FAILED:
+        if http is None:
+            self.headers = getattr(vars(error).get("response"), "headers", None)
+        elif http.status_code < FAILED:
             self.result = bodies.content_if_read(http)
+        self.let_go_of_response()
 
     def held_bytes(self, content: bool) -> int:
         """About how much the call keeps in memory until it has been read, beside what every call does."""
@@ -195,11 +198,7 @@ class Invocation:
         self.leave()
         told = GUARD.always(self.site, error_facts, error, self.call.snapshot)
         self.call.error = told if told is not None else ErrorFacts(type_name(error))
-        if self.call.http is None:
-            self.call.headers = getattr(getattr(error, "response", None), "headers", None)
-        else:
-            GUARD.call(self.site, self.call.keep_billed_answer)
-            GUARD.call(self.site, self.call.let_go_of_response)
+        GUARD.call(self.site, self.call.keep_of_failure, error)
         self._note(error)
         self._engine.finish(self.span)
         return True
