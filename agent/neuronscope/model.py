@@ -13,13 +13,14 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.exceptions import LayerNotFoundError
 from neuronscope.instrumentation import BackendAdapter, LayerCallback, ObservingBackend
 from neuronscope.instrumentation.registry import backend_for
+from neuronscope.interventions.handle import Intervening
 from neuronscope.layers import LayerObserver, model_name
 from neuronscope.probes import LayerActivations, Probe
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import LayerSpec
 
 
-class Model:
+class Model(Intervening):
     """A wrapped model.  The model itself is not changed, and held by this handle only.
 
     Attributes:

@@ -5,15 +5,19 @@ Importing this module does not import torch.
 
 from __future__ import annotations
 
+import importlib.util
 import weakref
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+from neuronscope.exceptions import MissingDependencyError
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.tensors import LayerSpec
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from neuronscope.interventions.backend import Interventions
 
 _MODULE_CLASS = ("torch.nn.modules.module", "Module")
 
@@ -111,6 +115,18 @@ class TorchAdapter:
         from neuronscope_instrumentation.torch import layers
 
         return {path: layers.why_not_visited(model_obj, path) for path in layer_ids if path not in seen}
+
+    def interventions(self, model_obj: Any) -> Interventions:
+        """Interventions in one model.
+
+        Raises:
+            MissingDependencyError: `greenlet` is not installed.
+        """
+        if importlib.util.find_spec("greenlet") is None:
+            raise MissingDependencyError("An intervention", "greenlet", extra="interventions")
+        from neuronscope_instrumentation.torch.interventions.session import TorchInterventions
+
+        return TorchInterventions(model_obj)
 
 
 ADAPTER = TorchAdapter()

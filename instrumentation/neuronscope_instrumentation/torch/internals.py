@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, Final
 
 import torch
@@ -112,3 +112,10 @@ def keep_from_dynamo(
     handler.register_start_callback(start)
     handler.register_end_callback(end)
     dynamo.eval_frame.skip_code(frame.__code__)
+
+
+def skip_in_dynamo(code: CodeType) -> None:
+    """Let Dynamo never compile frames of this code, if it has been imported."""
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.eval_frame.skip_code(code)

@@ -60,6 +60,11 @@ def match_layers(model: nn.Module, pattern: str) -> list[str]:
     return paths
 
 
+def pattern_matches(pattern: str, path: str) -> bool:
+    """Does a pattern name a path?"""
+    return pattern == path or ("*" in pattern and _expression(pattern).fullmatch(path) is not None)
+
+
 def block_paths(model: nn.Module) -> list[str]:
     """See `TorchAdapter.block_paths`."""
     lists = dict(_block_lists(model, nn.ModuleList)) or dict(_block_lists(model, nn.Sequential))

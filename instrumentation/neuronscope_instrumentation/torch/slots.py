@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from types import CodeType
 from typing import Any, Final, Protocol
 
 import torch
@@ -31,6 +32,7 @@ from neuronscope_instrumentation.torch.internals import (
     is_real_run,
     keep_from_dynamo,
     set_dynamo,
+    skip_in_dynamo,
 )
 from neuronscope_instrumentation.torch.outputs import first_tensor
 from neuronscope_instrumentation.torch.snapshot import TorchSnapshot
@@ -77,17 +79,29 @@ class Observer:
             slot.observers = tuple([other for other in slot.observers if other is not self])
             if slot.wanted:
                 return
-            _live.pop(id(slot.module), None)
+            _live.pop(slot.identity, None)
             module = slot.module()
             if module is not None:
                 slot.remove(module)
 
 
 class Visitor(Protocol):
-    """An intervention's place in one module: it makes the module's calls of one greenlet."""
+    """An intervention's place in one module: it makes the module's calls of one greenlet.
 
-    def visit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the module, or do without."""
+    Attributes:
+        slot: through which the calls come; set by `enter`.
+    """
+
+    slot: Slot
+    module: nn.Module
+    greenlet: Any
+
+    def enter(self, slot: Slot) -> Callable[..., Any]:
+        """Take the slot; gives what may be in its place: `visit`, always the same object."""
+        ...
+
+    def visit(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module, or do without; from other greenlets, the slot."""
         ...
 
 
@@ -100,19 +114,28 @@ class Slot:
     Attributes:
         observers: who is told of outputs.
         visitors: interventions under way, by the greenlet that their model runs in.
+        entries: what the module's instance dictionary gets, made by `prepare`.
+        entry: of these, what stands for the call: the slot itself or, while there is but one visitor and
+            nobody else, that one's `visit`, which is faster.
+        size: of the dictionary then, if it had none of these; else -1.
+        below: what is called in the module's class's stead, if anything is.
         edits: what changes outputs of every call, in order: from an output to an output.
     """
 
-    __slots__ = ("_below", "edits", "key", "module", "observers", "visitors")
+    __slots__ = ("below", "edits", "entries", "entry", "identity", "key", "module", "observers", "size", "visitors")
 
     def __init__(self, module: nn.Module | None = None) -> None:
         self.module: Callable[[], nn.Module | None] = (
             _nothing if module is None else weakref.ref(module, _forget)
         )
         self.key = CALL
-        self._below: Callable[..., Any] | None = None
+        self.below: Callable[..., Any] | None = None
         self.observers: tuple[Observer, ...] = ()
         self.visitors: dict[Any, Visitor] = {}
+        self.identity = id(self.module)
+        self.entries: dict[str, Any] = {}
+        self.entry: Callable[..., Any] | None = None  # the slot itself, without referring to itself
+        self.size = -1
         self.edits: tuple[Callable[[Any], Any], ...] = ()
 
     @property
@@ -120,16 +143,25 @@ class Slot:
         """Is there anything left to be here for?"""
         return bool(self.observers or self.visitors or self.edits)
 
+    def prepare(self, module: nn.Module) -> Slot:
+        """Make what will be put into the module, for a slot that comes and goes many times."""
+        self.entries = {name: _WithoutUs(self, name) for name in _companions(class_of(module))}
+        self.entries[CALL] = self
+        self.key, self.below = CALL, None
+        taken = module.__dict__
+        self.size = len(taken) if taken.keys().isdisjoint((COMPILED_CALL, *self.entries)) else -1
+        return self
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module as if the slot were not there, then tell the observers."""
         visitor = self.visitors.get(_greenlet()) if self.visitors else None
         if visitor is not None:
-            output = visitor.visit(args, kwargs)
+            output = visitor.visit(*args, **kwargs)
         else:
             module = self.module()
             if module is None:
                 module = self._leave_stranger()
-            below, kind = self._below, class_of(module)
+            below, kind = self.below, class_of(module)
             output = kind._call_impl(module, *args, **kwargs) if below is None else below(*args, **kwargs)
             for edit in self.edits:
                 output = edit(output)
@@ -148,11 +180,20 @@ class Slot:
         entries = module.__dict__
         for name in _companions(class_of(module)):
             if name not in entries:
-                entries[name] = _WithoutUs(self, name)
+                entries[name] = self.entries.get(name) or _WithoutUs(self, name)
         # After `module.compile()` the compiled call is the one made: then its boundary is observed.
         self.key = CALL if entries.get(COMPILED_CALL) is None else COMPILED_CALL
-        self._below = entries.get(self.key)
-        entries[self.key] = self
+        self.below = entries.get(self.key)
+        entries[self.key] = self.entry or self
+
+    def see_all(self, module: nn.Module) -> None:
+        """Somebody else comes: calls go through the slot itself from now on."""
+        if self.entry is not None:
+            entries = module.__dict__
+            if entries.get(self.key) is self.entry:
+                entries[self.key] = self
+            self.entry = None
+            self.entries[CALL] = self
 
     def remove(self, module: nn.Module) -> bool:
         """Take out of the module's instance dictionary what `install` put in; False if it was not in force.
@@ -160,12 +201,12 @@ class Slot:
         Where another tool has put its own wrapper over the slot, the slot stays there and passes through.
         """
         entries = module.__dict__
-        in_force = entries.get(self.key) is self
+        in_force = entries.get(self.key) is (self.entry or self)
         if in_force:
-            if self._below is None:
+            if self.below is None:
                 del entries[self.key]
             else:
-                entries[self.key] = self._below
+                entries[self.key] = self.below
         for name in _STEP_ASIDE_FOR:
             companion = entries.get(name)
             if isinstance(companion, _WithoutUs) and companion.slot is self:
@@ -235,42 +276,98 @@ def observe(module: nn.Module, callback: LayerCallback) -> Callable[[], None]:
         if slot is None:
             slot = Slot(module)
             slot.install(module)
-            _live[id(slot.module)] = slot
+            _live[slot.identity] = slot
+        slot.see_all(module)
         observer = Observer(slot, callback)
         slot.observers += (observer,)
         keep_from_dynamo(Slot.__call__, _hide, _show)
     return observer.undo
 
 
-def visit(module: nn.Module, greenlet: object, make: Callable[[Slot], Visitor]) -> Slot:
-    """Let a visitor make the module's calls of one greenlet, until `leave`."""
+def edit(module: nn.Module, change: Callable[[Any], Any]) -> Callable[[], None]:
+    """Give every output of the module through a function; returns the undo of just this, idempotent."""
     with _lock:
         slot = _slot_of(module)
         if slot is None:
             slot = Slot(module)
             slot.install(module)
-            _live[id(slot.module)] = slot
-        slot.visitors[greenlet] = make(slot)
+            _live[slot.identity] = slot
+        slot.see_all(module)
+        slot.edits += (change,)
+        keep_from_dynamo(Slot.__call__, _hide, _show)
+    used = slot
+
+    def undo() -> None:
+        with _lock:
+            if change not in used.edits:
+                return
+            used.edits = tuple([other for other in used.edits if other is not change])
+            if not used.wanted:
+                _live.pop(used.identity, None)
+                owner = used.module()
+                if owner is not None:
+                    used.remove(owner)
+
+    return undo
+
+
+def visit(slot: Slot, module: nn.Module, visitor: Visitor) -> None:
+    """Let a visitor make the module's calls of its greenlet, until `leave`.
+
+    Args:
+        slot: one for this module, made ready by `prepare`, that is used if the module has none; kept by the
+            caller, since making one costs more than this does.
+    """
+    entries = module.__dict__
+    with _lock:
+        if len(entries) == slot.size and not _hidden:  # nothing has come since `prepare` looked
+            slot.entry = slot.entries[CALL] = visitor.enter(slot)
+            entries.update(slot.entries)
+            _live[slot.identity] = slot
+        else:
+            slot = _present(slot, module)
+            slot.see_all(module)
+            visitor.enter(slot)
+        slot.visitors[visitor.greenlet] = visitor
+
+
+def leave(visitors: Iterable[Visitor]) -> None:
+    """Visitors leave; idempotent, from any thread."""
+    with _lock:
+        for visitor in visitors:
+            slot, module = visitor.slot, visitor.module
+            others = slot.visitors
+            if others.pop(visitor.greenlet, None) is None or others or slot.observers or slot.edits:
+                continue
+            _live.pop(slot.identity, None)
+            entries, ours = module.__dict__, slot.entries
+            if slot.below is not None or len(entries) != slot.size + len(ours):
+                slot.remove(module)
+                slot.prepare(module)
+                continue
+            slot.entry = None  # else visitor, slot and entry would hold one another
+            for name, entry in ours.items():
+                if (found := entries.pop(name, None)) is not entry and found is not None:
+                    entries[name] = found  # another tool's
+            ours[CALL] = slot
+
+
+def _present(slot: Slot, module: nn.Module) -> Slot:
+    found = _slot_of(module)
+    if found is not None:
+        return found
+    slot.prepare(module)
+    slot.install(module)
+    _live[slot.identity] = slot
     return slot
 
 
-def leave(slots: Iterable[Slot], greenlet: object) -> None:
-    """A greenlet's visitors leave; idempotent, from any thread."""
-    with _lock:
-        for slot in slots:
-            slot.visitors.pop(greenlet, None)
-            if not slot.wanted:
-                _live.pop(id(slot.module), None)
-                module = slot.module()
-                if module is not None:
-                    slot.remove(module)
-
-
-def let_visit(current: Callable[[], Any]) -> None:
-    """Before the first `visit`: how slots tell greenlets apart, and that Dynamo leaves slots alone."""
+def let_visit(current: Callable[[], Any], entry: CodeType) -> None:
+    """Before `visit`: how slots tell greenlets apart; Dynamo is kept from slots, and from visitors' entries."""
     global _greenlet  # noqa: PLW0603  greenlet is imported by those only who intervene
     _greenlet = current
     keep_from_dynamo(Slot.__call__, _hide, _show)
+    skip_in_dynamo(entry)
 
 
 _greenlet: Callable[[], Any] = _nothing
@@ -280,7 +377,11 @@ def _slot_of(module: nn.Module) -> Slot | None:
     """The slot that this module's calls go through now."""
     compiled = module.__dict__.get(COMPILED_CALL)
     found = compiled if compiled is not None else module.__dict__.get(CALL)
-    if isinstance(found, Slot) and found.module() is module:
+    if not isinstance(found, Slot):  # a visitor's entry, perhaps: then its slot is where its companions are
+        companion = module.__dict__.get("compile")
+        slot = companion.slot if isinstance(companion, _WithoutUs) else None
+        found = slot if slot is not None and slot.entry is found else None
+    if found is not None and found.module() is module:
         return found
     return next((slot for slot, owner in _hidden if owner is module), None)
 

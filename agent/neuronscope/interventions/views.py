@@ -1,0 +1,28 @@
+"""Views: values over a site that a model's author did not give a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A value that is read, and can be written, where a module's output or input is.
+
+    Attributes:
+        name: the site's attribute under which the view is found.
+        of: which modules have it: a class of modules, or a path or pattern (``"**.self_attn"``).
+        read: ``(value, module) -> what the user sees``.
+        write: ``(what the user gave, value, module) -> new value``; None: the view can only be read.
+        on: what it is over: ``"output"``, ``"input"`` or ``"inputs"``.
+        description: shown where the model's sites are listed.
+    """
+
+    name: str
+    of: str | type
+    read: Callable[[Any, Any], Any]
+    write: Callable[[Any, Any, Any], Any] | None = None
+    on: Literal["output", "input", "inputs"] = "output"
+    description: str = ""

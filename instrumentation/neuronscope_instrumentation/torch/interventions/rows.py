@@ -1,0 +1,147 @@
+"""One prompt of a batch: its rows, without the padding of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from neuronscope.interventions.errors import WrongValueError
+from neuronscope_instrumentation.torch.interventions import values
+
+if TYPE_CHECKING:
+    from neuronscope_instrumentation.torch.interventions.sites import Site
+    from neuronscope_instrumentation.torch.interventions.trace import Trace
+
+
+class Rows:
+    """The sites of a trace, narrowed to rows of the batch.
+
+    ``t.rows(1)["model.layers.3"].output`` has the shape that the prompt alone would give: the batch dimension
+    is kept, and positions that are padding are left out, where a tensor's second dimension is the mask's.
+    Position 0 is the prompt's first token, on whichever side the padding is.
+
+    Reading gives views of the model's tensors where rows and positions are contiguous (one prompt, padded on
+    one side), so changes in place reach the model; assigning copies the batch once and fills the rows in.
+    """
+
+    __slots__ = ("_index", "_mask", "_trace")
+
+    def __init__(self, trace: Trace, index: int | slice, mask: torch.Tensor | None) -> None:
+        self._trace = trace
+        self._index = index if isinstance(index, slice) else slice(index, index + 1 or None)
+        self._mask = mask
+
+    def __getitem__(self, path: str | int) -> Any:
+        found = self._trace[path]
+        return [RowSite(site, self) for site in found] if isinstance(found, list) else RowSite(found, self)
+
+    @property
+    def positions(self) -> slice:
+        """Where the prompt's tokens are in the batch; all of them if there is no mask, or for several rows."""
+        if self._mask is None or self._mask.dim() != 2:
+            return slice(None)
+        rows = self._mask[self._index].bool()
+        real = rows.any(0).nonzero()
+        if not len(real):
+            return slice(0, 0)
+        return slice(int(real[0]), int(real[-1]) + 1)
+
+    def result(self) -> Any:
+        """The rows of what the traced call returned."""
+        return self.take(self._trace.result)
+
+    def take(self, value: Any) -> Any:
+        """The rows of a value: of every tensor in it that has the batch as its first dimension."""
+        return _map(value, lambda tensor: tensor[self._where(tensor)])
+
+    def put(self, value: Any, rows: Any, where: str) -> Any:
+        """The value with its rows replaced."""
+        why = values.mismatch(self.take(value), rows, where)
+        if why is not None:
+            raise WrongValueError(f"{why} Nothing was changed.")
+        return _put(value, rows, self._where)
+
+    def _where(self, tensor: torch.Tensor) -> tuple[slice, ...]:
+        if not tensor.dim():
+            return ()
+        mask = self._mask
+        if mask is None:
+            return (self._index,)
+        if tensor.shape[0] != mask.shape[0]:
+            return ()
+        if tensor.dim() > 1 and mask.dim() == 2 and tensor.shape[1] == mask.shape[1]:
+            return self._index, self.positions
+        return (self._index,)
+
+
+class RowSite:
+    """A site, narrowed to rows."""
+
+    __slots__ = ("_rows", "_site")
+
+    def __init__(self, site: Site, rows: Rows) -> None:
+        self._site = site
+        self._rows = rows
+
+    @property
+    def output(self) -> Any:
+        """The rows of what the module returned."""
+        return self._rows.take(self._site.output)
+
+    @output.setter
+    def output(self, value: Any) -> None:
+        site = self._site
+        site.replace(self._rows.put(site.output, value, f"{site.path}: the rows of output"))
+
+    @property
+    def first(self) -> torch.Tensor:
+        """The rows of the output's first tensor."""
+        return self._rows.take(self._site.first)  # type: ignore[no-any-return]
+
+    @first.setter
+    def first(self, value: torch.Tensor) -> None:
+        site = self._site
+        site.replace_first(self._rows.put(site.first, value, f"{site.path}: the rows of first"))
+
+    @property
+    def input(self) -> Any:
+        """The rows of the first argument."""
+        return self._rows.take(self._site.input)
+
+    @input.setter
+    def input(self, value: Any) -> None:
+        site = self._site
+        site.input = self._rows.put(site.input, value, f"{site.path}: the rows of input")
+
+
+def _map(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[_map(item, function) for item in value])
+    if type(value) in {tuple, list}:
+        return type(value)([_map(item, function) for item in value])
+    if isinstance(value, dict):
+        return {key: _map(item, function) for key, item in value.items()}
+    return value
+
+
+def _put(value: Any, rows: Any, where: Callable[[torch.Tensor], tuple[slice, ...]]) -> Any:
+    if isinstance(value, torch.Tensor):
+        changed = value.clone()
+        changed[where(value)] = rows
+        return changed
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[_put(item, new, where) for item, new in zip(value, rows, strict=True)])
+    if type(value) in {tuple, list}:
+        return type(value)([_put(item, new, where) for item, new in zip(value, rows, strict=True)])
+    if isinstance(value, dict):
+        import copy
+
+        changed_dict = copy.copy(value)
+        for key in value:
+            changed_dict[key] = _put(value[key], rows[key], where)
+        return changed_dict
+    return value

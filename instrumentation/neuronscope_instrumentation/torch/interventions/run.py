@@ -1,0 +1,318 @@
+"""One traced call: the model in a greenlet of its own, the body in the caller's.
+
+The body is ordinary code.  When it asks for a site, `Run.advance` lets the model run; the model's slot comes
+back to the body as soon as the model is there.  So values are real at once and one side runs at a time.
+
+Hot: a visited site costs one turn each way.  The checks that keep the two sides' thread state apart are written
+out at both turns, since a call would cost as much as they do.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+import greenlet
+import torch
+from greenlet import getcurrent
+
+from neuronscope.interventions.errors import (
+    CannotSuspendError,
+    CheckpointedError,
+    InterventionError,
+    TraceClosedError,
+    WrongThreadError,
+)
+from neuronscope_instrumentation.torch import slots
+from neuronscope_instrumentation.torch.interventions import threadstate
+from neuronscope_instrumentation.torch.interventions.threadstate import (
+    autocasting,
+    dispatch_modes,
+    function_modes,
+    functions_enabled,
+    grad_enabled,
+    in_engine,
+    in_transform,
+    inference_enabled,
+    nest_autocast,
+    saved_hooks,
+)
+from neuronscope_instrumentation.torch.internals import set_dynamo
+from neuronscope_instrumentation.torch.outputs import tensor_leaves
+
+if TYPE_CHECKING:
+    from neuronscope_instrumentation.torch.interventions.sites import Site
+
+_PATIENCE: Final = 100  # how often a model is told to end that goes on instead
+_CHECKPOINT: Final = "torch/utils/checkpoint.py"
+
+
+class Run:
+    """The model's side of a trace.  Of one thread; `abandon` may be called from any.
+
+    Attributes:
+        at_in: the site before whose module the model waits; None elsewhere.
+        at_out: the site after whose module the model waits; None elsewhere.
+        value: there: the arguments, or the output; what the model goes on with.
+        inputs: at `at_out`: what the module was called with.
+        skipped: set at `at_in`: what stands for the module's output.
+        sites: asked for so far, by path, in this order.
+        boundary: the site whose calls are steps of a loop under way; `step_overrun`: a site of a step was asked
+            for that had passed, so that the model waits before the next step already.
+        finished: the model has returned, raised or been stopped.
+        mask: the call's ``attention_mask``, where it has one.
+    """
+
+    __slots__ = (
+        "__weakref__", "_args", "_call", "_kwargs", "_thread",
+        "_versions", "_waiting", "at_in", "at_out", "body", "boundary", "closed", "dynamo", "finished", "grad", "greenlet", "has_result", "in_grad_mode",
+        "inference", "inference_side", "inputs", "mask", "result", "resume", "sites", "skipped", "step_overrun", "stopped", "to_body", "value",
+    )  # fmt: skip
+
+    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._call: Callable[..., Any] | None = call
+        self._args = args
+        self._kwargs = kwargs
+        self.body = getcurrent()
+        self._thread = threading.get_ident()
+        self.greenlet: Any = greenlet.greenlet(self._main)
+        self.greenlet.gr_context = contextvars.copy_context()
+        self.resume: Callable[[], Any] = self.greenlet.switch
+        self.to_body: Callable[[], Any] = self.body.switch
+        self.dynamo = "torch._dynamo" in sys.modules
+        self._versions: list[tuple[torch.Tensor, int]] | None = None
+        self.at_in: Site | None = None
+        self.at_out: Site | None = None
+        self.boundary: Site | None = None
+        self.step_overrun = False
+        self.value: Any = None
+        self.inputs: Any = None
+        self.skipped: tuple[Any] | None = None
+        self.sites: dict[str, Site] = {}
+        self.mask: Any = kwargs.get("attention_mask")
+        self.closed = False
+        self.finished = False
+        self.stopped = False
+        self.has_result = False
+        self.result: Any = None
+        # The model starts in the state that the thread has now.
+        self._waiting: threadstate.ThreadState | None = None
+        self.in_grad_mode = grad_enabled()
+        self.grad: bool | None = self.in_grad_mode
+        self.inference = inference_enabled()
+        if self._apart() or threadstate.any_autocast():
+            self._waiting, self.grad = threadstate.capture(), None
+        self.inference_side = threadstate.InferenceSide()
+
+    # --- turns -------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Body: let the model run until it comes to a place that a site wants, or ends."""
+        if self.finished:
+            return
+        if getcurrent() is not self.body:
+            self.change_body()
+        if (
+            grad_enabled() is not self.grad
+            or inference_enabled() is not self.inference
+            or function_modes()
+            or dispatch_modes()
+            or (nest_autocast() and autocasting())
+            or not functions_enabled()
+            or saved_hooks(True) is not None
+            or in_transform()
+            or (self.grad and in_engine() != -1)
+        ):
+            self.turn(to_model=True)
+        self.resume()
+
+    def pause(self) -> None:
+        """Model: let the body run until it asks for something else.  `Site.visit` has this written out."""
+        if self._apart() or in_transform() or (self.grad and in_engine() != -1):
+            self.turn(to_model=False)
+        if not self.dynamo:
+            self.to_body()
+            return
+        compiler = set_dynamo(None)  # else Dynamo would compile what the body calls
+        try:
+            self.to_body()
+        finally:
+            set_dynamo(compiler)
+
+    def _apart(self) -> bool:
+        """Must the thread's state be looked at more closely?"""
+        return bool(
+            grad_enabled() is not self.grad
+            or inference_enabled() is not self.inference
+            or function_modes()
+            or dispatch_modes()
+            or (nest_autocast() and autocasting())
+            or not functions_enabled()
+            or saved_hooks(True) is not None
+        )
+
+    def turn(self, *, to_model: bool, ending: bool = False) -> None:
+        """Exchange the two sides' thread states, which may differ."""
+        if not ending:
+            self._may_suspend()
+        now = threadstate.capture()
+        then = self._waiting
+        if then is None:
+            then = threadstate.plain(now, grad=bool(self.grad), inference=self.inference)
+        if to_model and self._versions is not None:
+            self._refuse_changed_in_checkpoint()
+        self._waiting = now
+        self.grad = None
+        if now == then:
+            if threadstate.is_plain(now):
+                self._waiting, self.grad, self.inference = None, now.grad[0], now.inference
+        elif to_model:
+            side = self.inference_side
+            enter = then.inference
+            differs = enter is not now.inference
+            threadstate.change(now, then, (lambda: side.enter(enter)) if differs else side.leave)
+        else:
+            threadstate.change(now, then, self.inference_side.leave)
+        if not to_model and not ending and self.in_grad_mode and self.in_checkpoint():
+            self._versions = [(leaf, _version(leaf)) for leaf in tensor_leaves(self.value)]
+
+    def _may_suspend(self) -> None:
+        if in_transform():
+            raise CannotSuspendError(
+                "the model cannot be stopped inside torch.func transforms (vmap, grad, jvp, functionalize): "
+                "ask for a site outside of them"
+            )
+        if in_engine() != -1:
+            raise CannotSuspendError(
+                "the model cannot be stopped while autograd runs a backward pass (a hook, a custom Function's "
+                "backward, a checkpoint's second forward). Gradients: with t.backward(loss) as b: b.grad(value)"
+            )
+
+    def change_body(self) -> None:
+        """Another greenlet asks: fine in the same thread."""
+        if threading.get_ident() != self._thread:
+            raise WrongThreadError(
+                "this trace belongs to another thread: the one that entered it is where its model runs. "
+                "Hand over values, not the trace; a thread may open a trace of its own on the same model"
+            )
+        self.body = getcurrent()
+        self.greenlet.parent = self.body
+        self.to_body = self.body.switch
+
+    # --- the model's greenlet ----------------------------------------------------------------------
+
+    def _main(self) -> None:
+        call, args, kwargs = self._call, self._args, self._kwargs
+        self._call, self._args, self._kwargs = None, (), {}
+        try:
+            assert call is not None
+            self.result = call(*args, **kwargs)
+            self.has_result = True
+        finally:
+            self.finished = True
+            self._at_no_site()
+            del call, args, kwargs
+            if self._apart():
+                self.turn(to_model=False, ending=True)
+
+    def _at_no_site(self) -> None:
+        self.at_in = self.at_out = self.value = self.inputs = self.skipped = self._versions = None
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Body: let the model run to its end, whatever was asked for and not reached."""
+        for site in self.sites.values():
+            site.want_nothing()
+        while not self.finished:
+            self.advance()
+
+    def stop(self) -> None:
+        """Body: end the model where it is; its ``finally`` blocks run."""
+        if self.finished:
+            return
+        self.stopped = True
+        for site in self.sites.values():
+            site.want_everything()
+        if getcurrent() is not self.body:
+            self.change_body()
+        if not self.greenlet:  # it has not even started
+            self._call, self._args, self._kwargs, self.finished = None, (), {}, True
+        for _ in range(_PATIENCE):
+            if self.finished:
+                return
+            self._versions = None
+            if self._apart():
+                self.turn(to_model=True, ending=True)
+            self.greenlet.throw(greenlet.GreenletExit)
+        raise InterventionError("the model does not let itself be stopped: it catches GreenletExit")
+
+    def close(self) -> None:
+        """Take everything away; values that were read stay.  Idempotent, from any thread."""
+        if not self.closed:
+            self.closed = True
+            slots.leave(self.sites.values())
+            self.sites = {}  # sites refer to their run: so nothing waits for the garbage collector
+
+    def abandon(self) -> None:
+        """The trace is gone without having been left: end the model if that is possible here."""
+        self.close()
+        if not self.finished and threading.get_ident() == self._thread:
+            self.stop()
+        self.finished = True
+        self._at_no_site()
+        self._args, self._kwargs = (), {}
+        self.resume = self.to_body = _gone
+        self.greenlet = None
+
+    def take_result(self) -> Any:
+        """What the traced call returned; the model runs to its end first."""
+        if not self.finished:
+            self.finish()
+        if not self.has_result:
+            raise TraceClosedError(
+                "the model was stopped, so there is no result" if self.stopped else "the model did not return"
+            )
+        return self.result
+
+    # --- checkpoints -------------------------------------------------------------------------------
+
+    def in_checkpoint(self) -> bool:
+        """Does the model wait inside `torch.utils.checkpoint`?"""
+        frame: FrameType | None = sys._getframe() if getcurrent() is self.greenlet else self.greenlet.gr_frame
+        while frame is not None:
+            if frame.f_code.co_filename.endswith(_CHECKPOINT):
+                return True
+            frame = frame.f_back
+        return False
+
+    def refuse_in_checkpoint(self, path: str) -> None:
+        """Writes into a region that will be computed again without them are refused."""
+        if self._versions is not None:
+            raise _checkpointed(path)
+
+    def _refuse_changed_in_checkpoint(self) -> None:
+        versions, self._versions = self._versions, None
+        site = self.at_out or self.at_in
+        if any(_version(leaf) != version for leaf, version in versions or ()):
+            raise _checkpointed(site.path if site is not None else "")
+
+
+def _checkpointed(path: str) -> InterventionError:
+    return CheckpointedError(
+        f"{path!r} runs inside torch.utils.checkpoint: the backward pass would compute it again without this "
+        "edit and give wrong gradients. Switch checkpointing off (model.gradient_checkpointing_disable()) or, "
+        "if no gradients are needed, trace under torch.no_grad()"
+    )
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _gone() -> Any:
+    raise TraceClosedError("this trace was abandoned")

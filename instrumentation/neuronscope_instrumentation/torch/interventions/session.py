@@ -1,0 +1,141 @@
+"""What the torch adapter gives `ns.Model` for interventions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
+
+from neuronscope.interventions.options import Options
+from neuronscope.interventions.views import View
+from neuronscope_instrumentation.torch import slots
+from neuronscope_instrumentation.torch.interventions import describe, ops
+from neuronscope_instrumentation.torch.interventions.sites import prepare_slots
+from neuronscope_instrumentation.torch.interventions.trace import Trace
+from neuronscope_instrumentation.torch.interventions.tree import Tree
+
+
+class TorchInterventions:
+    """Traces of one model, with the aliases and views of its handle."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._tree = Tree(model)
+
+    def trace(
+        self,
+        method: str | Callable[..., Any] | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: Options = Options(),  # noqa: B008  a frozen value
+    ) -> Trace:
+        """A trace of one call."""
+        prepare_slots()
+        call = self._callable(method)
+        if options != _PLAIN:
+            call = _Differently(call, options)
+        return Trace(self._tree, call, args, kwargs)
+
+    def show(self, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ops.Listing:
+        """What a module's forward calls, with shapes."""
+        with torch.no_grad(), self.trace(None, args, kwargs) as t:
+            listing = ops.list_ops(t[path])
+            t.stop()
+        return listing
+
+    def describe(self) -> str:
+        """The model's modules with their views and aliases."""
+        return describe.tree(self._tree)
+
+    def alias(self, name: str, path: str) -> None:
+        """Another name for a path, and for what is below it.
+
+        Raises:
+            LayerNotFoundError: there is no such path.
+            ValueError: the name hides a submodule's.
+        """
+        full = self._tree.resolve(path)
+        if self._tree.find(full) is None:
+            self._tree.match(path)  # raises, and names what is close
+        if name in self._tree.model._modules or "." in name or not name:
+            raise ValueError(f"{name!r} cannot be an alias: it is a submodule's name, or no single name")
+        self._tree.aliases[name] = full
+
+    def view(self, view: View) -> None:
+        """Define a view; a later one of the same name and modules goes before an earlier one."""
+        self._tree.define(view)
+
+    def paths(self, pattern: str) -> list[str]:
+        """Paths that a path, alias or pattern stands for."""
+        return self._tree.match(pattern)
+
+    def edit(self, path: str, edit: Callable[[Any], Any]) -> Callable[[], None]:
+        """Give every output of a module through a function, in every call; returns the undo."""
+        module = self._tree.find(self._tree.match(path)[0])
+        assert module is not None
+        return slots.edit(module, edit)
+
+    def _callable(self, method: str | Callable[..., Any] | None) -> Callable[..., Any]:
+        model = self._tree.model
+        if method is None:
+            return model
+        if callable(method):
+            return method
+        found = getattr(model, method, None)
+        if not callable(found):
+            raise AttributeError(f"{type(model).__name__} has no method {method!r}")
+        return found  # type: ignore[no-any-return]  # of the user's class
+
+
+_PLAIN = Options()
+
+
+class _Differently:
+    """A call made in another way than the model's own; the contexts are the model's side's only."""
+
+    __slots__ = ("_call", "_options")
+
+    def __init__(self, call: Callable[..., Any], options: Options) -> None:
+        self._call = call
+        self._options = options
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        options = self._options
+        with ExitStack() as contexts:
+            if options.eager:
+                contexts.enter_context(torch.compiler.set_stance("force_eager"))
+            if options.unfuse:
+                contexts.enter_context(_unfused())
+            if options.fake:
+                # Weights are real, and become fake where they are used: nothing about the model changes.
+                mode = FakeTensorMode(allow_non_fake_inputs=True)
+                args, kwargs = tree_map(lambda leaf: _faked(mode, leaf), (args, kwargs))
+                contexts.enter_context(mode)
+            return self._call(*args, **kwargs)
+
+
+def _faked(mode: FakeTensorMode, leaf: Any) -> Any:
+    return mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _unfused() -> AbstractContextManager[None]:
+    backend: Any = getattr(torch.backends, "mha", None)
+    if backend is None:
+        return nullcontext()
+    return _WithoutFastPath(backend)
+
+
+class _WithoutFastPath(AbstractContextManager[None]):
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def __enter__(self) -> None:
+        self._was = self._backend.get_fastpath_enabled()
+        self._backend.set_fastpath_enabled(False)
+
+    def __exit__(self, *_: object) -> None:
+        self._backend.set_fastpath_enabled(self._was)

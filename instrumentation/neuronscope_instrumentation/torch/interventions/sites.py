@@ -1,0 +1,348 @@
+"""Sites: a module's place in a trace, where its calls can be read and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import torch
+from greenlet import GreenletExit, getcurrent
+from torch import nn
+
+from neuronscope.interventions.errors import OutOfOrderError, TraceClosedError, WrongValueError
+from neuronscope_instrumentation.torch import slots
+from neuronscope_instrumentation.torch.interventions import values
+from neuronscope_instrumentation.torch.interventions.threadstate import (
+    autocasting,
+    dispatch_modes,
+    function_modes,
+    functions_enabled,
+    grad_enabled,
+    in_engine,
+    in_transform,
+    inference_enabled,
+    nest_autocast,
+    saved_hooks,
+)
+from neuronscope_instrumentation.torch.interventions.unreached import not_reached
+from neuronscope_instrumentation.torch.slots import Slot
+
+if TYPE_CHECKING:
+    from neuronscope_instrumentation.torch.interventions.ops import Ops
+    from neuronscope_instrumentation.torch.interventions.run import Run
+    from neuronscope_instrumentation.torch.interventions.tree import Tree
+
+_TENSOR: Final = torch.Tensor
+
+
+class SiteObserver(Protocol):
+    """Sees a site's outputs without stopping the model: edits of a run, caches."""
+
+    def output(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """The output that the model goes on with."""
+        ...
+
+
+class Site:
+    """A module in one trace.
+
+    Reading `output`, `input` or `inputs` lets the model run until the module has been, or is to be, called;
+    assigning to them changes what the model goes on with.  While the model waits at a site, reading it again
+    gives the same value; once another site has been asked for, reading means the module's *next* call.
+
+    Attributes:
+        path: the module's dotted path; ``""`` for the model.
+        module: the module itself.
+        visits: how often it has been called in this trace since it was first asked for.
+        call: what the module's calls are without its slot.
+    """
+
+    __slots__ = (
+        "call", "greenlet", "keep_in", "module", "observers", "ops_seen", "path", "run", "slot", "tree", "visits", "want_in", "want_out",
+    )  # fmt: skip
+
+    def __init__(self, tree: Tree, run: Run, path: str, module: nn.Module) -> None:
+        self.tree = tree
+        self.run = run
+        self.greenlet = run.greenlet
+        self.path = path
+        self.module = module
+        self.visits = 0
+        self.want_in = self.want_out = self.keep_in = False
+        self.observers: tuple[SiteObserver, ...] = ()
+        self.ops_seen: Ops | None = None
+
+    # --- what users read and write -----------------------------------------------------------------
+
+    @property
+    def output(self) -> Any:
+        """What the module returned."""
+        run = self.run
+        if run.at_out is not self:
+            self.want_out = True
+            if getcurrent() is not run.body:
+                run.change_body()
+            if (  # `Run.advance`, written out
+                grad_enabled() is not run.grad
+                or inference_enabled() is not run.inference
+                or function_modes()
+                or dispatch_modes()
+                or (nest_autocast() and autocasting())
+                or not functions_enabled()
+                or saved_hooks(True) is not None
+                or in_transform()
+                or (run.grad and in_engine() != -1)
+                or run.finished
+            ):
+                run.advance()
+            else:
+                run.resume()
+            if run.at_out is not self:
+                raise self._not_reached()
+        return run.value
+
+    @output.setter
+    def output(self, value: Any) -> None:
+        run = self.run
+        old = run.value if run.at_out is self else self.output
+        if value is not old:
+            if (
+                type(value) is not _TENSOR
+                or type(old) is not _TENSOR
+                or value.shape != old.shape
+                or value.dtype is not old.dtype
+                or value.device != old.device
+            ):
+                self._check(old, value, "output")
+            if run.in_grad_mode:
+                run.refuse_in_checkpoint(self.path)
+            run.value = value
+
+    @property
+    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that the module is called with: positional ones, and those by name."""
+        run = self.run
+        if run.at_in is not self:
+            if run.at_out is self:
+                return run.inputs
+            self.want_in = True
+            run.advance()
+            if run.at_in is not self:
+                raise self._not_reached()
+        return run.value
+
+    @inputs.setter
+    def inputs(self, value: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        old = self._before_call("inputs")
+        self._check(old, value, "inputs")
+        self._replace(value)
+
+    @property
+    def input(self) -> Any:
+        """The first argument: the first positional one, or else the first by name."""
+        args, kwargs = self.inputs
+        return args[0] if args else values.inputs_first(args, kwargs)
+
+    @input.setter
+    def input(self, value: Any) -> None:
+        args, kwargs = self._before_call("input")
+        self._check(values.inputs_first(args, kwargs), value, "input")
+        self._replace(values.with_input(args, kwargs, value))
+
+    @property
+    def first(self) -> torch.Tensor:
+        """The first tensor of `output`: of a layer that returns a tuple, its hidden states."""
+        return values.first_of(self.output)
+
+    @first.setter
+    def first(self, value: torch.Tensor) -> None:
+        self.replace_first(value)
+
+    def replace_first(self, value: torch.Tensor) -> None:
+        """Replace the first tensor of `output` and keep the rest, whatever structure it is in."""
+        old = self.output
+        self._check(values.first_of(old), value, "the first tensor of output")
+        self._replace(values.replace_first(old, value))
+
+    def replace(self, value: Any) -> None:
+        """Replace `output` by anything at all: no check of structure, shape, dtype or device."""
+        _ = self.output
+        self._replace(value)
+
+    def skip(self, value: Any) -> None:
+        """Do without the module's call: `value` is its output.  Hooks of the module do not run either."""
+        run = self.run
+        self._before_call("skip")
+        if run.in_grad_mode:
+            run.refuse_in_checkpoint(self.path)
+        run.skipped = (value,)
+
+    def edit(self, function: Callable[[Any], Any]) -> None:
+        """Give every output of this module from now on through a function, without stopping there."""
+        self.observe(_Edit(function))
+
+    @property
+    def ops(self) -> Ops:
+        """The torch functions that the module calls; see `Ops`."""
+        from neuronscope_instrumentation.torch.interventions.ops import ops_of
+
+        return ops_of(self)
+
+    # --- the tree ----------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.tree.below(self, name)
+
+    def __getitem__(self, index: int | str | slice) -> Any:
+        return self.tree.child(self, index)
+
+    def __len__(self) -> int:
+        return len(self.module._modules)
+
+    def __iter__(self) -> Iterator[Site]:
+        return (self.tree.child(self, name) for name in self.module._modules)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<site {self.path or 'model'!r}: {type(self.module).__name__}, {self.visits} visits>"
+
+    # --- the model's side --------------------------------------------------------------------------
+
+    def enter(self, slot: Slot) -> Callable[..., Any]:
+        """The slot through which the module's calls come; gives `visit`."""
+        self.slot = slot
+        below = slot.below
+        self.call = MethodType(type(self.module)._call_impl, self.module) if below is None else below
+        return self.visit
+
+    def visit(self, *args: Any, **kwargs: Any) -> Any:
+        """Make one of the module's calls, and wait before and after it as far as the body wants to be there.
+
+        Where nobody else watches the module, this is in the place of its slot.
+        """
+        if getcurrent() is not self.greenlet:
+            return self.slot(*args, **kwargs)
+        if self.want_in:
+            args, kwargs, skipped = self._before(args, kwargs)
+            output = self.call(*args, **kwargs) if skipped is None else skipped[0]
+        else:
+            output = self.call(*args, **kwargs)
+        self.visits += 1
+        if self.observers:
+            for observer in self.observers:
+                output = observer.output(self, args, kwargs, output)
+        if self.want_out:
+            self.want_out = False
+            run = self.run
+            run.at_out = self
+            run.inputs = (args, kwargs)
+            run.value = output
+            if (  # `Run.pause`, written out
+                grad_enabled() is not run.grad
+                or inference_enabled() is not run.inference
+                or function_modes()
+                or dispatch_modes()
+                or (nest_autocast() and autocasting())
+                or not functions_enabled()
+                or saved_hooks(True) is not None
+                or in_transform()
+                or (run.grad and in_engine() != -1)
+                or run.dynamo
+            ):
+                run.pause()
+            else:
+                run.to_body()
+            run.at_out = None
+            output = run.value
+            run.value = run.inputs = None
+        return output
+
+    def _before(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any] | None]:
+        """Wait before a call; what it is made with, and what stands for its output, if it is skipped."""
+        run = self.run
+        if run.stopped:
+            raise GreenletExit
+        self.want_in = self.keep_in
+        run.at_in = self
+        run.value = (args, kwargs)
+        run.pause()
+        run.at_in = None
+        (args, kwargs), run.value = run.value, None
+        skipped, run.skipped = run.skipped, None
+        return args, kwargs, skipped
+
+    def keep_at_input(self, keep: bool) -> None:
+        """Let the model wait before each call of the module, or no longer."""
+        self.keep_in = self.want_in = keep
+
+    def want_everything(self) -> None:
+        """The model's next call of this module ends it."""
+        self.want_in = self.keep_in = True
+
+    def want_nothing(self) -> None:
+        """Nobody waits for this site any more."""
+        self.want_in = self.want_out = self.keep_in = False
+
+    # --- help --------------------------------------------------------------------------------------
+
+    def _before_call(self, what: str) -> Any:
+        run = self.run
+        if run.at_in is not self:
+            if run.at_out is self:
+                raise OutOfOrderError(
+                    f"{self.path!r}: {what} was asked for after the call, whose output has been read already. "
+                    f"Use {what} before output",
+                    self.path,
+                )
+            self.want_in = True
+            run.advance()
+            if run.at_in is not self:
+                raise self._not_reached()
+        return run.value
+
+    def _replace(self, value: Any) -> None:
+        run = self.run
+        if run.in_grad_mode:
+            run.refuse_in_checkpoint(self.path)
+        run.value = value
+
+    def _check(self, old: Any, new: Any, what: str) -> None:
+        why = values.mismatch(old, new, f"{self.path or 'the model'}: {what}")
+        if why is not None:
+            raise WrongValueError(f"{why} Nothing was changed; site.replace(value) does not check.")
+
+    def _not_reached(self) -> Exception:
+        self.want_in, self.want_out = self.keep_in, False
+        if self.run.boundary is not None and self.run.at_in is self.run.boundary:
+            self.run.step_overrun = True
+        if self.run.stopped or self.run.finished and not self.run.has_result:
+            return TraceClosedError(f"{self.path!r} was asked for after the model had been stopped")
+        return not_reached(self)
+
+    def observe(self, observer: SiteObserver) -> None:
+        self.observers += (observer,)
+
+
+def prepare_slots() -> None:
+    """Before a trace; cheap, and to be repeated."""
+    slots.let_visit(getcurrent, Site.visit.__code__)
+
+
+class _Edit:
+    """A function over outputs, for the time of one run."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def output(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        return self._function(output)
+

@@ -1,0 +1,163 @@
+"""`Trace`: what ``with ns_model.trace(...) as t`` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from neuronscope.interventions.errors import TraceClosedError
+from neuronscope_instrumentation.torch.interventions.run import Run
+from neuronscope_instrumentation.torch.interventions.sites import Site
+from neuronscope_instrumentation.torch.interventions.tree import Tree, started
+
+if TYPE_CHECKING:
+    from neuronscope_instrumentation.torch.interventions.cache import Cache
+    from neuronscope_instrumentation.torch.interventions.gradients import Backward
+    from neuronscope_instrumentation.torch.interventions.rows import Rows
+    from neuronscope_instrumentation.torch.interventions.steps import Steps
+
+
+class Trace:
+    """One call of a model, to be read and changed from the body of a ``with`` statement.
+
+    The body is ordinary code that runs where it stands; the model runs up to each site that the body asks for,
+    and on to its end when the body ends.  A trace belongs to the thread that entered it; other threads may call
+    and trace the same model meanwhile.
+
+    Dropping a trace without leaving its block, or leaving by any exception, ends the model and leaves nothing
+    behind on it.
+    """
+
+    __slots__ = ("__weakref__", "_call", "_run", "_sites", "_tree")
+
+    def __init__(
+        self,
+        tree: Tree,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        self._tree = tree
+        self._call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]] | None = (call, args, kwargs)
+        self._run: Run | None = None
+        self._sites: dict[str, Site] = {}
+
+    def __enter__(self) -> Self:
+        if self._call is None:
+            raise TraceClosedError("this trace has been used; make a new one for another run")
+        (call, args, kwargs), self._call = self._call, None
+        self._run = run = Run(call, args, kwargs)
+        self._sites = run.sites
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run = started(self._run)
+        try:
+            if kind is not None:
+                run.stop()
+            elif not run.finished:
+                run.finish()
+        finally:
+            run.close()
+
+    def __del__(self) -> None:
+        run = self._run
+        if run is not None and not run.closed:
+            run.abandon()
+
+    # --- sites -------------------------------------------------------------------------------------
+
+    def __getitem__(self, path: str | int) -> Any:
+        site = self._sites.get(path)  # type: ignore[arg-type]  # a number finds nothing
+        if site is not None:
+            return site
+        if path.__class__ is str and "*" not in path:  # type: ignore[operator]  # of a subclass of str, see below
+            return self._tree.new_site(self._run, path)  # type: ignore[arg-type]
+        if isinstance(path, str):
+            return self.sites(path) if "*" in path else self._tree.site(started(self._run), path)
+        return self._tree.child(self.root, path)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._tree.below(self.root, name)
+
+    @property
+    def root(self) -> Site:
+        """The model itself as a site."""
+        return self._tree.site(started(self._run), "")
+
+    @property
+    def output(self) -> Any:
+        """The output of the model's next forward; `result` is what the traced method returns."""
+        return self.root.output
+
+    def sites(self, pattern: str = "**") -> list[Site]:
+        """The sites that a pattern names, in the model's order."""
+        return [self._tree.site(started(self._run), path) for path in self._tree.match(pattern)]
+
+    # --- the run -----------------------------------------------------------------------------------
+
+    @property
+    def result(self) -> Any:
+        """What the traced call returned.  Runs the model to its end; usable after the block as well.
+
+        Raises:
+            TraceClosedError: the model was stopped.
+        """
+        return started(self._run).take_result()
+
+    def stop(self) -> None:
+        """End the model here.  The body goes on; what it has read stays."""
+        started(self._run).stop()
+
+    @property
+    def steps(self) -> Steps:
+        """The model's forwards, one after the other: ``for step in t.steps``."""
+        return self.steps_of("")
+
+    def steps_of(self, path: str) -> Steps:
+        """The calls of a module that runs repeatedly: of a denoiser, an expert, a recurrent cell."""
+        from neuronscope_instrumentation.torch.interventions.steps import Steps
+
+        return Steps(self._tree.site(started(self._run), path))
+
+    def edit(self, pattern: str, function: Callable[[Any], Any]) -> None:
+        """Give every output of these sites from now on through a function, without stopping there."""
+        for site in self.sites(pattern):
+            site.edit(function)
+
+    def cache(self, *patterns: str, inputs: bool = False, clone: bool = False, device: Any = None) -> Cache:
+        """Keep outputs of many sites without stopping at any; see `Cache`."""
+        from neuronscope_instrumentation.torch.interventions.cache import Cache
+
+        return Cache(self.sites, patterns or ("**",), inputs=inputs, clone=clone, device=device)
+
+    def rows(self, index: int | slice, mask: Any = None) -> Rows:
+        """One prompt's rows of a batch; see `Rows`."""
+        from neuronscope_instrumentation.torch.interventions.rows import Rows
+
+        return Rows(self, index, started(self._run).mask if mask is None else mask)
+
+    def backward(self, loss: Any, gradient: Any = None, *, retain_graph: bool = False) -> Backward:
+        """A backward pass whose gradients can be read and replaced; see `Backward`."""
+        from neuronscope_instrumentation.torch.interventions.gradients import Backward
+
+        return Backward(loss, gradient, retain_graph=retain_graph)
+
+    def __repr__(self) -> str:
+        run = self._run
+        state = "not entered" if run is None else "finished" if run.finished else "running"
+        return f"<trace of {type(self._tree.model).__name__}, {state}>"
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self.root)
+
+    def __len__(self) -> int:
+        return len(self.root)
+
+    def __bool__(self) -> bool:
+        return True

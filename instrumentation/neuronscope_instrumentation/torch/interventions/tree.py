@@ -1,0 +1,219 @@
+"""What a handle on a model keeps between traces: its paths, aliases and views."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import nn
+
+from neuronscope.interventions.errors import TraceClosedError
+from neuronscope.interventions.views import View
+from neuronscope_instrumentation.torch import layers
+from neuronscope_instrumentation.torch.interventions.sites import Site
+from neuronscope_instrumentation.torch.slots import Slot, visit
+
+if TYPE_CHECKING:
+    from neuronscope_instrumentation.torch.interventions.run import Run
+
+
+# Where a module is found (dictionary and key), the module, and a slot for it.
+_Place = tuple[Mapping[str, Any], str, nn.Module, Slot]
+
+
+class Tree:
+    """The modules of one model, by path.
+
+    Attributes:
+        model: the model.
+        aliases: other names for the beginnings of paths.
+        views: values over sites, by name.
+    """
+
+    __slots__ = ("_places", "aliases", "model", "site_class", "views")
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.aliases: dict[str, str] = {}
+        self.views: dict[str, list[View]] = {}
+        self.site_class: type[Site] = Site
+        self._places: dict[str, _Place] = {"": ({"": model}, "", model, Slot(model).prepare(model))}
+
+    def site(self, run: Run, path: str) -> Site:
+        """The site of a path in a run; made, and its module watched, when first asked for.
+
+        Raises:
+            LayerNotFoundError: there is no such module; the message names what is close.
+        """
+        site = run.sites.get(path)
+        return self.new_site(run, path) if site is None else site
+
+    def new_site(self, run: Run | None, path: str) -> Site:
+        """The same for a path that has no site yet in this run."""
+        place = self._places.get(path)
+        if place is None or place[0].get(place[1]) is not place[2]:
+            full = self.resolve(path)
+            if full != path:
+                return self.site(started(run), full)
+            place = self._places[path] = self._place(path)
+        if run is None or run.closed:
+            raise TraceClosedError(f"{path or 'the model'!r} was asked for outside of the trace's block")
+        module = place[2]
+        site = run.sites[path] = self.site_class(self, run, path, module)
+        visit(place[3], module, site)
+        if site.slot.edits:
+            site.observe(_Edits(site.slot))
+        return site
+
+    def resolve(self, path: str) -> str:
+        """The path with its first part's alias replaced."""
+        head, dot, rest = path.partition(".")
+        target = self.aliases.get(head)
+        if target is None:
+            return path
+        return f"{target}{dot}{rest}"
+
+    def find(self, path: str) -> nn.Module | None:
+        """The module at a path now; None if there is none."""
+        module: Any = self.model
+        for part in path.split(".") if path else ():
+            module = module._modules.get(part)
+            if module is None:
+                return None
+        return cast(nn.Module, module)
+
+    def match(self, pattern: str) -> list[str]:
+        """Paths that a path or pattern stands for, in the model's order."""
+        return layers.match_layers(self.model, self.resolve(pattern))
+
+    # --- below a site ------------------------------------------------------------------------------
+
+    def child(self, site: Site, index: int | str | slice) -> Any:
+        """A child by number, several by a slice, or one further down by its path from here."""
+        names = list(site.module._modules)
+        if isinstance(index, slice):
+            return [self._below(site, name) for name in names[index]]
+        if isinstance(index, int):
+            if not -len(names) <= index < len(names):
+                raise IndexError(f"{site.path or 'the model'!r} has {len(names)} submodules, no number {index}")
+            return self._below(site, names[index])
+        return self._below(site, index)
+
+    def below(self, site: Site, name: str) -> Any:
+        """A child by its name, or a view's value."""
+        if name in site.module._modules:
+            return self._below(site, name)
+        view = self._view(site, name)
+        if view is not None:
+            return view.read(self._raw(site, view), site.module)
+        if not site.path and name in self.aliases:
+            return self.site(site.run, self.aliases[name])
+        raise self._no_attribute(site, name)
+
+    def set_view(self, site: Site, name: str, value: Any) -> None:
+        """Assign to a view: its site gets the value that the view writes."""
+        view = self._view(site, name)
+        if view is None:
+            raise AttributeError(
+                f"{site.path or 'the model'!r} has no view {name!r} to assign to; a site has output, input and "
+                "inputs, and what ns_model.view defines"
+            )
+        if view.write is None:
+            raise AttributeError(f"the view {name!r} was defined without write: it can only be read")
+        old = self._raw(site, view)
+        new = view.write(value, old, site.module)
+        if view.on == "input":
+            site.input = new
+        elif view.on == "inputs":
+            site.inputs = new
+        else:
+            site.output = new
+
+    def define(self, view: View) -> None:
+        """Define a view; a later one of the same name and modules goes before an earlier one.
+
+        Raises:
+            ValueError: sites have something of this name.
+        """
+        if view.name in vars(Site) or view.name.startswith("_"):
+            raise ValueError(f"a view cannot be called {view.name!r}: sites have that already")
+        name = view.name
+        self.views.setdefault(name, []).append(view)
+
+        def read(site: Site) -> Any:
+            return self.below(site, name)
+
+        def write(site: Site, value: Any) -> None:
+            self.set_view(site, name, value)
+
+        # A property of the sites' class, since a `__setattr__` would slow down everything else about them.
+        self.site_class = type("Site", (self.site_class,), {"__slots__": (), name: property(read, write)})
+
+    def views_of(self, path: str, module: nn.Module) -> list[View]:
+        """The views that a module has."""
+        return [view for views in self.views.values() for view in views if _has(view, path, module)]
+
+    def _view(self, site: Site, name: str) -> View | None:
+        found = [view for view in self.views.get(name, ()) if _has(view, site.path, site.module)]
+        return found[-1] if found else None
+
+    def _raw(self, site: Site, view: View) -> Any:
+        return getattr(site, view.on)
+
+    def _below(self, site: Site, name: str) -> Site:
+        return self.site(site.run, f"{site.path}.{name}" if site.path else name)
+
+    def _place(self, path: str) -> _Place:
+        parent: Any = self.model
+        *parts, last = path.split(".")
+        for part in parts:
+            parent = parent._modules.get(part)
+            if parent is None:
+                layers.find_layer(self.model, path)  # raises, and names what is close
+        siblings: Mapping[str, Any] = parent._modules
+        module = siblings.get(last)
+        if module is None:
+            layers.find_layer(self.model, path)
+        return siblings, last, module, Slot(module).prepare(module)
+
+    def _no_attribute(self, site: Site, name: str) -> AttributeError:
+        names: Sequence[str] = [
+            *site.module._modules, *(view.name for view in self.views_of(site.path, site.module)),
+            "output", "input", "inputs", "first", "ops", "skip", "edit", "replace", "replace_first",
+        ]  # fmt: skip
+        close = difflib.get_close_matches(name, names, 3) or names[:6]
+        return AttributeError(
+            f"{site.path or 'the model'!r} has neither a submodule nor a view {name!r}. There are: {', '.join(close)}"
+        )
+
+
+def _has(view: View, path: str, module: nn.Module) -> bool:
+    if isinstance(view.of, str):
+        return layers.pattern_matches(view.of, path)
+    return isinstance(module, view.of)
+
+
+def started(run: Run | None) -> Run:
+    """The run of a trace.
+
+    Raises:
+        TraceClosedError: it has not begun.
+    """
+    if run is None:
+        raise TraceClosedError("the trace has not begun: use it as `with ns_model.trace(...) as t:`")
+    return run
+
+
+class _Edits:
+    """The lasting edits of a module, for the calls of a trace."""
+
+    __slots__ = ("_slot",)
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+
+    def output(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        for edit in self._slot.edits:
+            output = edit(output)
+        return output
