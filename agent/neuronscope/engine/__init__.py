@@ -261,6 +261,7 @@ class Engine:
         if layer is not None and not layer.admits(method, library, snapshot.endpoint):
             return None
         name = snapshot.method or name
+        name = snapshot.endpoint.called or name
         call = Call(snapshot, name)
         if type(parent) is not LightSpan and parent.is_recording() and is_same_call(parent, snapshot):
             span = self._share(parent, library)

@@ -218,6 +218,7 @@ class Endpoint:
         embedder: ``(arguments by name) -> ((instance, texts) -> vectors)``: embeds other texts as this call
             embeds its own, for the embedder's fingerprint; None where another thread cannot do that.  The
             function keeps none of the call's own texts.
+        called: what the operation is called if not as the method: where a request below it is wrapped.
     """
 
     operation: Operation
@@ -230,6 +231,7 @@ class Endpoint:
     read_headers: ReadHeaders | None = None
     size: Callable[[Any], int] | None = None
     embedder: Callable[[Mapping[str, Any]], Callable[[Any, Sequence[str]], Any] | None] | None = None
+    called: str | None = None
 
 
 class Snapshot(NamedTuple):  # made for every call: see Peer

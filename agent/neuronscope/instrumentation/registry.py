@@ -49,6 +49,7 @@ CLIENTS: Final[dict[str, Entry]] = {
     "bedrock": Entry("neuronscope_instrumentation.bedrock:BEDROCK", "botocore", "bedrock"),
     "litellm": Entry("neuronscope_instrumentation.litellm:LITELLM", "litellm", "litellm"),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
+    "pinecone": Entry("neuronscope_instrumentation.pinecone:PINECONE", "pinecone", "pinecone"),
     "pgvector": Entry("neuronscope_instrumentation.pgvector:PGVECTOR", "psycopg", "pgvector"),
     "faiss": Entry("neuronscope_instrumentation.faiss:FAISS", "faiss-cpu", "faiss"),
     "sentence_transformers": Entry(

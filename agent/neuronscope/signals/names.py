@@ -274,6 +274,12 @@ RETRIEVAL_STAGES_K: Final = _attribute(
 RETRIEVAL_METADATA_KEYS: Final = _attribute(
     "neuronscope.retrieval.metadata.keys", "string[]", "Metadata keys of the hits, values never."
 )
+RERANK_TOP_WAS: Final = _attribute(
+    "neuronscope.rerank.top_was", "int", "Rank that the best document had before the reranking, from 0."
+)
+RERANK_SHIFT: Final = _attribute(
+    "neuronscope.rerank.shift", "double", "Mean number of ranks that documents moved; 0: order kept."
+)
 QUERY_DIMENSION: Final = _attribute("neuronscope.query.dimension", "int", "Length of the query vector.")
 QUERY_NORM: Final = _attribute("neuronscope.query.norm", "double", "L2 norm of the query vector.")
 QUERY_DTYPE: Final = _attribute("neuronscope.query.dtype", "string", "Element type of the query vector.")

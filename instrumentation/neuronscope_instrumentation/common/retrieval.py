@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from neuronscope.engine.invocation import type_name
 from neuronscope.instrumentation import ErrorFacts, Hit, Query
+from neuronscope.signals import names
 
 # Vectors of one call that are kept: as many as have a record of their own.
 MAX_KEPT: Final = 128
@@ -20,7 +21,7 @@ MAX_KEPT: Final = 128
 # --- in the caller's thread ---------------------------------------------------------------------------------
 def kept_vector(vector: Any) -> Any:
     """A query vector, copied if its owner may change it before the worker reads it."""
-    kind: type[Any] = type(vector)
+    kind = cast("type[object]", type(vector))
     return vector.copy() if kind is list or kind.__module__ == "numpy" else vector
 
 
@@ -99,6 +100,24 @@ def hits(
 
 def _at(column: Sequence[Any] | None, position: int) -> Any:
     return column[position] if column is not None and position < len(column) else None
+
+
+def rerank_facts(order: Sequence[Any], scores: Sequence[Any]) -> dict[str, Any]:
+    """Attributes of a reranking: how many documents, how the best and the worst score, how far they moved.
+
+    Args:
+        order: for each document, best first, the rank that it had before, from 0.
+        scores: in the same order.
+    """
+    told: dict[str, Any] = {names.RETRIEVAL_RETURNED: len(order)} if order else {}
+    known = [float(score) for score in scores if isinstance(score, int | float)]
+    if known:
+        told[names.RETRIEVAL_TOP_SCORE], told[names.RETRIEVAL_KTH_SCORE] = max(known), min(known)
+    ranks = [rank for rank in order if type(rank) is int]
+    if ranks and len(ranks) == len(order):
+        told[names.RERANK_TOP_WAS] = ranks[0]
+        told[names.RERANK_SHIFT] = sum(abs(was - now) for now, was in enumerate(ranks)) / len(ranks)
+    return told
 
 
 def store_error(error: BaseException) -> ErrorFacts:

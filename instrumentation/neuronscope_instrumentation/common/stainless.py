@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from neuronscope.instrumentation import Snapshot, Stream, WrappedMethod
+from neuronscope.instrumentation import ResponseSeam, Snapshot, Stream, WrappedMethod
 from neuronscope_instrumentation.common.fields import mapping
 
 
@@ -21,6 +21,8 @@ def _raw_response_field(kind: type) -> str | None:
     """Where a raw result keeps its HTTP response: an attribute, or ``""`` if it is one itself."""
     if hasattr(kind, "http_request") and hasattr(kind, "parse"):
         return "http_response"
+    if hasattr(kind, "write_to_file"):  # sound and files: read before they are handed out
+        return None
     return "" if hasattr(kind, "iter_raw") else None
 
 
@@ -58,6 +60,11 @@ def request_method(
     return WrappedMethod(
         target=target, snapshot=snapshot, stream=_STREAM, body=body, inject_headers=inject_headers
     )
+
+
+def response_seams(base: str) -> tuple[ResponseSeam, ...]:
+    """Where such an SDK has the HTTP response of a call in its hands; `base` is the module of its clients."""
+    return tuple(ResponseSeam(f"{base}:{kind}APIClient._process_response") for kind in ("Sync", "Async"))
 
 
 def inject_headers(client: Any, arguments: dict[str, Any], headers: Mapping[str, str]) -> None:
