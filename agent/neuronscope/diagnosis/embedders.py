@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -130,7 +130,7 @@ def fingerprint(name: str, answers: Sequence[Any]) -> Fingerprint:
         _hash(units),
         int(matrix.shape[1]),
         float(np.mean(lengths)) if bool(np.all(np.isfinite(lengths))) else 0.0,
-        rows[0].dtype.name,
+        str(rows[0].dtype),
         base64.b64encode(units.astype("<f2").tobytes()).decode("ascii"),
     )
 
@@ -139,7 +139,8 @@ def _row(answer: Any) -> NDArray[Any]:
     detach: Any = getattr(answer, "detach", None)
     if detach is not None:  # a tensor; its values on the host
         answer = detach().cpu().float().numpy()
-    return cast("NDArray[Any]", np.asarray(answer)).reshape(-1)
+    row: NDArray[Any] = np.asarray(answer)
+    return row.reshape(-1)
 
 
 def _hash(units: NDArray[np.float64]) -> str:
