@@ -263,7 +263,7 @@ def test_fault_while_making_the_page_is_an_answer(monkeypatch: pytest.MonkeyPatc
     aggregator = busy()
     with serving(aggregator) as exporter:
         with monkeypatch.context() as patch:
-            patch.setattr(server_module, "choose_encoder", None)
+            patch.setattr(server_module, "render", None)
             assert fetch(exporter)[0] == 500
         assert fetch(exporter)[0] == 200
 

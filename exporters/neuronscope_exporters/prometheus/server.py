@@ -11,10 +11,9 @@ import threading
 import weakref
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
-from prometheus_client.exposition import choose_encoder, gzip_accepted
-from prometheus_client.registry import Collector
+from prometheus_client.exposition import gzip_accepted
 
 from neuronscope.engine.guard import GUARD
 
@@ -25,6 +24,16 @@ MAX_CONCURRENT: Final = 8
 IDLE_TIMEOUT_S: Final = 10.0
 _OPENMETRICS: Final = "application/openmetrics-text"
 TEXT: Final = "text/plain; charset=utf-8"
+PAGE_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+PAGE_OPENMETRICS: Final = f"{_OPENMETRICS}; version=1.0.0; charset=utf-8"
+
+
+class Page(Protocol):
+    """What is served."""
+
+    def text(self, *, openmetrics: bool) -> bytes:
+        """The page of this moment."""
+        ...
 
 
 class MetricsServer:
@@ -43,7 +52,7 @@ class MetricsServer:
         OSError: the address cannot be had.
     """
 
-    def __init__(self, host: str, port: int, page: Collector) -> None:
+    def __init__(self, host: str, port: int, page: Page) -> None:
         server = _server_for(host)((host, port), _Handler)
         server.page = page
         self._server = server
@@ -71,7 +80,7 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True  # a port left by the process before; one in use stays refused
     request_queue_size = 16
-    page: Collector
+    page: Page
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._free = threading.BoundedSemaphore(MAX_CONCURRENT)
@@ -153,12 +162,10 @@ class _Handler(BaseHTTPRequestHandler):
         """A scrape is no event of the service."""
 
 
-def render(page: Collector, accept: str) -> tuple[bytes, str]:
+def render(page: Page, accept: str) -> tuple[bytes, str]:
     """The page and its content type, in the format that the scraper's `Accept` header asks for."""
-    # Only the media type counts: the library repeats whatever version is asked for, and trips over words.
     wanted = any(item.partition(";")[0].strip() == _OPENMETRICS for item in accept.split(","))
-    encode, content_type = choose_encoder(f"{_OPENMETRICS};version=1.0.0" if wanted else "")
-    return encode(page), content_type
+    return page.text(openmetrics=wanted), PAGE_OPENMETRICS if wanted else PAGE_TEXT
 
 
 _OPEN: Final[weakref.WeakSet[_Server]] = weakref.WeakSet()
