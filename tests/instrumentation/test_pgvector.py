@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-import asyncpg
 import numpy as np
 import psycopg
 import psycopg.rows
@@ -34,7 +34,8 @@ from postgres import schema
 
 pytestmark = pytest.mark.integration
 
-# psycopg2 and pgvector bring no types
+# these bring no types
+asyncpg: Any = importlib.import_module("asyncpg")
 psycopg2: Any = importlib.import_module("psycopg2")
 extras: Any = importlib.import_module("psycopg2.extras")
 extensions: Any = importlib.import_module("psycopg2.extensions")
@@ -88,7 +89,7 @@ def is_nearest(span: SpanRecord, metric: str = "cosine_distance") -> bool:
     scores = span.attributes[names.RETRIEVAL_SCORES]
     assert {key: span.attributes.get(key) for key in told} == told
     assert isinstance(scores, list)
-    assert scores == sorted(scores)  # type: ignore[type-var]
+    assert scores == sorted(scores)
     return canary_free([span], SECRET, "0.0625")
 
 
@@ -157,10 +158,8 @@ def test_raw_cursors_number_their_parameters(uri: str) -> None:
     """PostgreSQL's own form of parameters, and parameters that the client fills in."""
     for factory, place in ((psycopg.RawCursor, "$1"), (psycopg.ClientCursor, "%s")):
         with psycopg.connect(uri, cursor_factory=factory) as connection:
-            statement: Any = NEAREST.replace("%s", place)
-            _, (span,) = observe(
-                "pgvector", lambda c=connection, s=statement: c.execute(s, [TEXT]).fetchall()
-            )  # type: ignore[misc]
+            search = partial(connection.execute, NEAREST.replace("%s", place).encode(), [TEXT])
+            _, (span,) = observe("pgvector", search)
             assert is_nearest(span)
 
 
@@ -170,9 +169,9 @@ def test_a_stream_is_counted_as_it_is_read(connection: psycopg.Connection[Any]) 
 
     def use() -> None:
         assert len(list(cursor.stream(NEAREST, (TEXT,)))) == 2
-        rows = connection.cursor().stream(NEAREST.encode(), (TEXT,))
+        rows: Any = connection.cursor().stream(NEAREST.encode(), (TEXT,))
         assert next(rows)[0] == 1
-        rows.close()  # type: ignore[attr-defined] - a generator, though its type says iterator
+        rows.close()
 
     _, (whole, part) = observe("pgvector", use)
     assert is_nearest(whole)
@@ -242,7 +241,7 @@ def test_other_statements_have_no_span(uri: str, statement: Any, parameters: Any
     for connect in (psycopg.connect, psycopg2.connect):
         ns.instrument("pgvector")
         connection = connect(uri)
-        _, spans = observe("pgvector", lambda c=connection: c.cursor().execute(statement, parameters))  # type: ignore[misc]
+        _, spans = observe("pgvector", partial(connection.cursor().execute, statement, parameters))
         assert spans == []
         connection.close()
 
@@ -337,25 +336,27 @@ def test_psycopg2_rows_are_told_as_they_are_fetched(uri: str, factory: Any, fetc
 def test_psycopg2_types_are_its_own(uri: str) -> None:
     """Connections and cursors are subclasses that bear their base's names; asked-for classes are kept."""
 
-    class Mine(extensions.connection):  # type: ignore[misc] - psycopg2 brings no types
+    class Mine(extensions.connection):  # type: ignore[misc]
         pass
 
     def use(connection: Any) -> Any:
         cursor = connection.cursor()
+        kind: type[Any] = type(cursor)
         assert isinstance(cursor, extensions.cursor)
-        assert repr(type(cursor)) == repr(extensions.cursor)
-        assert type(cursor).__name__ == "cursor"
+        assert repr(kind) == repr(extensions.cursor)
+        assert kind.__name__ == "cursor"
         extras.register_uuid(conn_or_curs=connection)
         with connection, connection.cursor(None, extras.DictCursor) as other:
             other.execute(NEAREST, (TEXT,))
             assert other.fetchone()["id"] == 1
         return isinstance(connection, Mine), cursor.mogrify("%s", (1,)), connection.cursor_factory
 
+    def unfetched(connection: Any) -> None:
+        connection.cursor().execute(NEAREST, (TEXT,))
+
     observed, _ = with_psycopg2(uri, use, connection_factory=Mine)
     assert observed == (True, b"1", None)
-    observed, (span,) = with_psycopg2(
-        uri, lambda c: c.cursor().execute(NEAREST, (TEXT,)), cursor_factory=extras.DictCursor
-    )
+    observed, (span,) = with_psycopg2(uri, unfetched, cursor_factory=extras.DictCursor)
     assert span.attributes[names.STREAM_END] in ("client_closed", "abandoned")
 
 
@@ -411,14 +412,14 @@ def test_asyncpg_is_observed(uri: str) -> None:
 
     async def use() -> Any:
         async with asyncpg.create_pool(uri, min_size=1, max_size=1) as pool, pool.acquire() as connection:
-            rows = await connection.fetch(nearest, TEXT)
+            rows: Any = await connection.fetch(nearest, TEXT)
             prepared = await connection.prepare(nearest)
             again = await prepared.fetch(TEXT)
             row = await connection.fetchrow(nearest, TEXT)
             value = await connection.fetchval(nearest, TEXT)
-            assert type(rows) is list
+            assert repr(type(rows)) == "<class 'list'>"
             assert row == rows[0]
-            return [list(map(tuple, found)) for found in (rows, again)], value
+            return [tuple(row) for row in [*rows, *again]], value
 
     expected = asyncio.run(use())
     observed, spans = observe_async("pgvector", use)

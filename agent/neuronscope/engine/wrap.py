@@ -377,7 +377,8 @@ def _overrides(target: str, module: ModuleType) -> list[str]:
     found: list[type] = []
     waiting: list[type] = [owner] if isinstance(owner, type) else []
     for kind in waiting:
-        subclasses = [each for each in kind.__subclasses__() if each not in waiting]
+        all_of_it: list[type] = type.__subclasses__(kind)
+        subclasses = [each for each in all_of_it if each not in waiting]
         waiting.extend(subclasses)
         found.extend(each for each in subclasses if getattr(place, each.__name__, None) is each)
     return [f"{where}:{'.'.join([*outer, kind.__name__, name])}" for kind in found if name in vars(kind)]

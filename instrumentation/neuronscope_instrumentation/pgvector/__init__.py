@@ -1,4 +1,4 @@
-"""pgvector: similarity searches and writes of vectors in PostgreSQL, through psycopg, psycopg2 and asyncpg."""
+"""pgvector: similarity searches and writes of vectors in PostgreSQL, by psycopg, psycopg2 and asyncpg."""
 
 from neuronscope_instrumentation.pgvector.integration import PGVECTOR
 

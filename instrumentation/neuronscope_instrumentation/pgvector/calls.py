@@ -1,7 +1,7 @@
 """What is kept of a statement that is sent, and what the worker reads of it.
 
-The statement's text is content: of it only the operation and the table are told.  Parameters are looked at just
-to find the vector that is searched with, and to tell statements about vectors from others.
+The statement's text is content: of it only the operation and the table are told.  Parameters are looked at
+just to find the vector that is searched with, and to tell statements about vectors from others.
 """
 
 from __future__ import annotations
@@ -107,18 +107,18 @@ def _has_vector(statement: Statement, parameters: Any) -> bool:
     if statement.query is not None:
         value = _value(statement.query, parameters)
         return _is_vector(value) or _is_numbers(value)
-    values: Iterable[Any] = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
-    return (
-        any(map(_is_vector, islice(values, MAX_PARAMETERS)))
-        if isinstance(parameters, Mapping | list | tuple)
-        else False
-    )
+    values: Iterable[Any] = ()
+    if isinstance(parameters, Mapping):
+        values = cast("Mapping[str, Any]", parameters).values()
+    elif isinstance(parameters, list | tuple):
+        values = cast("Sequence[Any]", parameters)
+    return any(map(_is_vector, islice(values, MAX_PARAMETERS)))
 
 
 def _is_vector(value: Any) -> bool:
     """Is this written as pgvector reads it, an array, or one of its own objects?"""
     kind: type[Any] = type(value)
-    if kind is str:
+    if isinstance(value, str):
         return value[:1] == "[" and value[-1:] == "]" and value[1:2] in _NUMBER
     return kind.__name__ in _VECTOR_CLASSES or (kind.__module__ == "numpy" and getattr(value, "ndim", 0) == 1)
 

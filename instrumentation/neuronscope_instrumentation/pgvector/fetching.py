@@ -122,7 +122,8 @@ def observe_server_cursors(psycopg: Any) -> Callable[[], None]:
     owner: Any = next((kind for kind in psycopg.ServerCursor.__mro__ if "_fetch_gen" in vars(kind)), None)
     if owner is None:
         return lambda: None
-    fetch, close = vars(owner)["_fetch_gen"], vars(owner).get("_close_gen")
+    own = cast("Mapping[str, Any]", vars(owner))
+    fetch, close = own["_fetch_gen"], own.get("_close_gen")
 
     @functools.wraps(fetch)
     def fetch_and_tell(self: Any, num: int | None) -> Generator[Any, Any, Any]:
@@ -135,7 +136,7 @@ def observe_server_cursors(psycopg: Any) -> Callable[[], None]:
         return rows
 
     owner._fetch_gen = fetch_and_tell
-    changed = [("_fetch_gen", fetch, fetch_and_tell)]
+    changed: list[tuple[str, Any, Any]] = [("_fetch_gen", fetch, fetch_and_tell)]
     if close is not None:
 
         @functools.wraps(close)

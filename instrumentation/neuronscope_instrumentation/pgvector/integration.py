@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from neuronscope.instrumentation import ClientIntegration, Kind, Snapshot, Stream, WrappedMethod
 from neuronscope_instrumentation.pgvector.calls import (
@@ -73,8 +73,11 @@ def _nothing(_result: Any) -> None:
 
 # --- asyncpg ----------------------------------------------------------------------------------------------
 def _asyncpg_info(connection: Any) -> tuple[Any, Any, Any]:
-    address = getattr(connection, "_addr", None)
-    host, port = address if type(address) is tuple else (None, None)
+    address: Any = getattr(connection, "_addr", None)
+    host: Any = None
+    port: Any = None
+    if isinstance(address, tuple):  # else the path of a socket
+        host, port = cast("tuple[Any, Any]", address)
     return host, port, getattr(getattr(connection, "_params", None), "database", None)
 
 
