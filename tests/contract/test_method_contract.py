@@ -31,7 +31,12 @@ from neuronscope.signals import names
 from neuronscope.testing import InMemoryExporter
 from neuronscope.testing.fake_provider import FakeProvider, Reply
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    # what the SDK says of methods that still work
+    pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),
+]
 
 CASES = (client_openai.CASE,)
 CALLS = [(case, call) for case in CASES for call in case.calls]

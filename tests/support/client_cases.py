@@ -13,6 +13,7 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -21,7 +22,7 @@ import pydantic
 import neuronscope as ns
 from neuronscope.signals.records import SpanRecord
 from neuronscope.testing import InMemoryExporter
-from neuronscope.testing.fake_provider import FakeProvider, Reply
+from neuronscope.testing.fake_provider import FakeProvider, Received, Reply
 
 Mode = Literal["off", "on", "content"]
 MODES: tuple[Mode, ...] = ("off", "on", "content")
@@ -152,23 +153,22 @@ def captured_logs() -> Generator[list[str]]:
         logging.getLogger().removeHandler(handler)
 
 
-_timeout_s = 10.0
+_TIMEOUT_S: ContextVar[float] = ContextVar("timeout_s", default=10.0)
 
 
 def timeout_s() -> float:
     """How long clients made now wait for an answer."""
-    return _timeout_s
+    return _TIMEOUT_S.get()
 
 
 @contextmanager
 def impatient() -> Generator[None]:
     """Clients made inside give up soon: for answers that do not come."""
-    global _timeout_s
-    before, _timeout_s = _timeout_s, 0.08
+    token = _TIMEOUT_S.set(0.08)
     try:
         yield
     finally:
-        _timeout_s = before
+        _TIMEOUT_S.reset(token)
 
 
 @contextmanager
@@ -248,15 +248,17 @@ def plain(value: Any) -> Any:
 
 def wire(server: FakeProvider) -> list[Any]:
     """What the provider received, without what may differ."""
-    return [
-        (
-            request.method,
-            request.path,
-            request.body,
-            {name: value for name, value in request.headers.items() if name not in IGNORED_HEADERS},
-        )
-        for request in server.requests
-    ]
+    return [_received(request) for request in server.requests]
+
+
+def _received(request: Received) -> tuple[Any, ...]:
+    headers = {name: value for name, value in request.headers.items() if name not in IGNORED_HEADERS}
+    body = request.body
+    form, _, boundary = "".join(headers.get("content-type", ())).partition("boundary=")
+    if boundary:  # a form's parts are divided by a line that is made up each time
+        headers["content-type"] = [form]
+        body = body.replace(boundary.encode(), b"boundary")
+    return request.method, request.path, body, headers
 
 
 def facts_like(attributes: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from client_cases import CANARY, Call
 from neuronscope.signals import names
-from neuronscope.testing import fake_openai, fake_responses
+from neuronscope.testing import fake_media, fake_openai, fake_responses
 from neuronscope.testing.fake_provider import Reply
 
 
@@ -60,6 +60,20 @@ CHAT_FACTS: dict[str, Any] = {
     names.OPENAI_RESPONSE_SERVICE_TIER: "default",
     names.ERROR_TYPE: None,
 }
+TOKENS = {names.INPUT_TOKENS: 11, names.OUTPUT_TOKENS: 5}
+IMAGE_FACTS: dict[str, Any] = {
+    names.OPERATION_NAME: "generate_content",
+    names.OUTPUT_TYPE: "image",
+    names.IMAGE_INPUT_TOKENS: 4,
+    names.TEXT_INPUT_TOKENS: 7,
+    **TOKENS,
+}
+SPOKEN_FACTS: dict[str, Any] = {
+    names.OPERATION_NAME: "generate_content",
+    names.OUTPUT_TYPE: "text",
+    **TOKENS,
+}
+FILE = ("a.bin", b"not really")
 STREAM_FACTS = {names.REQUEST_STREAM: True, names.STREAM_END: "complete"}
 MESSAGES = [{"role": "user", "content": CANARY}]
 FUNCTION = {"name": "look_up", "description": CANARY, "parameters": {"type": "object", "properties": {}}}
@@ -113,6 +127,115 @@ METHODS: tuple[Method, ...] = (
         },
         streamed=lambda: fake_responses.response_stream(f"{CANARY} is not ours at"),
         stream_facts=STREAM_FACTS,
+    ),
+    Method(
+        path="completions.create",
+        asked={"model": "m", "prompt": CANARY},
+        reply=lambda: fake_media.text_completion(CANARY),
+        facts={
+            names.OPERATION_NAME: "text_completion",
+            names.RESPONSE_ID: "cmpl-fake",
+            names.FINISH_REASONS: ["stop"],
+            **TOKENS,
+        },
+        streamed=lambda: fake_media.text_completion_stream(CANARY),
+        stream_facts=STREAM_FACTS,
+    ),
+    Method(
+        path="images.generate",
+        asked={"model": "i", "prompt": CANARY},
+        reply=lambda: fake_media.images(2),
+        facts={**IMAGE_FACTS, names.OUTPUT_COUNT: 2},
+        streamed=fake_media.image_stream,
+        stream_facts={**STREAM_FACTS, names.OUTPUT_COUNT: 1},
+    ),
+    Method(
+        path="images.edit",
+        asked={"model": "i", "prompt": CANARY, "image": FILE},
+        reply=fake_media.images,
+        facts={**IMAGE_FACTS, names.OUTPUT_COUNT: 1},
+        streamed=lambda: fake_media.image_stream("image_edit"),
+        stream_facts=STREAM_FACTS,
+    ),
+    Method(
+        path="images.create_variation",
+        asked={"model": "i", "image": FILE},
+        reply=fake_media.images,
+        facts={**IMAGE_FACTS, names.OUTPUT_COUNT: 1},
+        content=False,
+    ),
+    Method(
+        path="audio.speech.create",
+        asked={"model": "s", "input": CANARY, "voice": "alloy"},
+        reply=fake_media.speech,
+        facts={
+            names.OPERATION_NAME: "generate_content",
+            names.OUTPUT_TYPE: "speech",
+            names.OUTPUT_BYTES: len(fake_media.SOUND),
+        },
+    ),
+    Method(
+        path="audio.transcriptions.create",
+        asked={"model": "t", "file": FILE},
+        reply=lambda: fake_media.transcription(CANARY),
+        facts={**SPOKEN_FACTS, names.AUDIO_INPUT_TOKENS: 10},
+        streamed=lambda: fake_media.transcription_stream(CANARY),
+        stream_facts=STREAM_FACTS,
+    ),
+    Method(
+        path="audio.translations.create",
+        asked={"model": "t", "file": FILE},
+        reply=lambda: fake_media.transcription(CANARY),
+        facts=SPOKEN_FACTS,
+    ),
+    Method(
+        path="moderations.create",
+        asked={"input": CANARY},
+        reply=lambda: fake_media.moderation(["violence", "self-harm/intent"]),
+        facts={
+            names.OPERATION_NAME: "moderation",
+            names.INPUT_COUNT: 1,
+            names.MODERATION_FLAGGED: True,
+            names.MODERATION_CATEGORIES: ["self-harm/intent", "violence"],
+        },
+    ),
+    Method(
+        path="decisions.create",
+        asked={"model": "d", "input": CANARY, "questions": [{"type": "predicate", "text": "?"}]},
+        reply=lambda: fake_media.decision({"type": "predicate", "probability": 0.5}, {"type": "refusal"}),
+        facts={names.OPERATION_NAME: "generate_content", names.REFUSED: True, **TOKENS},
+    ),
+    *(
+        Method(
+            path=f"videos.{name}",
+            asked={"prompt": CANARY, **asked},
+            reply=fake_media.video,
+            facts={
+                names.OPERATION_NAME: "generate_content",
+                names.OUTPUT_TYPE: "video",
+                names.RESPONSE_ID: "video-fake",
+            },
+        )
+        for name, asked in (
+            ("create", {"model": "v"}),
+            ("edit", {"video": FILE}),
+            ("extend", {"video": FILE, "seconds": "4"}),
+            ("remix", {"video_id": "video-1"}),
+        )
+    ),
+    Method(
+        path="vector_stores.search",
+        asked={"vector_store_id": "vs-1", "query": CANARY, "max_num_results": 5},
+        reply=lambda: fake_media.search(CANARY, "b"),
+        facts={
+            names.OPERATION_NAME: "retrieval",
+            names.DB_SYSTEM: "openai",
+            names.DB_OPERATION: "search",
+            names.DB_COLLECTION: "vs-1",
+            names.RETRIEVAL_TOP_K: 5,
+            names.RETRIEVAL_IDS: ["file-0", "file-1"],
+            names.RETRIEVAL_TOP_SCORE: 0.9,
+        },
     ),
     Method(
         path="embeddings.create",

@@ -8,8 +8,8 @@
         client.chat.completions.create(model="m", messages=[...])
         assert server.requests[0].json["model"] == "m"
 
-Unscripted requests get a plain answer of the right kind: a chat completion, its stream, embeddings, a response
-(`fake_responses` makes them).
+Unscripted requests get a plain answer of the right kind: a chat completion, its stream, embeddings, a
+response (`fake_responses` makes them), images, sound and so on (`fake_media`).
 Whatever can go wrong on the wire can be scripted: errors, waits, connections cut off.  Nothing is imported
 but the standard library.
 """
@@ -21,7 +21,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from neuronscope.testing import fake_responses
+from neuronscope.testing import fake_media, fake_responses
 from neuronscope.testing.fake_provider import (
     MODEL,
     SERVER_SENT_DONE,
@@ -142,7 +142,7 @@ class FakeOpenAI(FakeProvider):
 
 
 def _default(request: Received) -> Reply:
-    asked: Any = request.json if request.body else {}
+    asked = _asked(request)
     path = request.path.partition("?")[0]
     if path.endswith("/embeddings"):
         inputs: Any = asked.get("input")
@@ -159,7 +159,15 @@ def _default(request: Received) -> Reply:
         return Reply(
             body={"object": "list", "data": [{"id": MODEL, "object": "model", "created": 1, "owned_by": "x"}]}
         )
-    return error(404, "no such endpoint")
+    found = fake_media.answer(path, streams=bool(asked.get("stream")))
+    return found if found is not None else error(404, "no such endpoint")
+
+
+def _asked(request: Received) -> Any:
+    """The body of a request; of a form only whether it asks for a stream."""
+    if "multipart/form-data" in "".join(request.headers.get("content-type", ())):
+        return {"stream": b'name="stream"\r\n\r\ntrue' in request.body}
+    return request.json if request.body else {}
 
 
 def _responses(method: str, path: str, asked: Mapping[str, Any]) -> Reply:

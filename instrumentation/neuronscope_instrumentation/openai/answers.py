@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from neuronscope.engine.invocation import type_name
 from neuronscope.instrumentation import ErrorFacts, Response
 from neuronscope.signals import names
-from neuronscope_instrumentation.common.fields import count, document, field, items, text
+from neuronscope_instrumentation.common.fields import count, document, field, items, mapping, text
 from neuronscope_instrumentation.openai.facts import known, modalities
 from neuronscope_instrumentation.openai.messages import read_message
 
@@ -91,8 +93,17 @@ def usage_by_modality(reported: Any) -> dict[str, int]:
 def read_error(error: BaseException) -> ErrorFacts:
     """A failed call: `parse` raises after the model has answered, with the billed completion at hand."""
     completion = getattr(error, "completion", None)
-    return ErrorFacts(
-        type_name(error),
-        count(getattr(error, "status_code", None)),
-        None if completion is None else read_chat(completion, False),
-    )
+    billed = None if completion is None else read_chat(completion, False)
+    sent_again = _resends(error)
+    if sent_again:
+        told = billed.extra if billed is not None else {}
+        billed = replace(billed or Response(), extra={**told, names.HTTP_RESEND_COUNT: sent_again})
+    return ErrorFacts(type_name(error), count(getattr(error, "status_code", None)), billed)
+
+
+def _resends(error: BaseException) -> int:
+    """How often the SDK had tried again, as its last request says."""
+    request = vars(error).get("request")  # asking the HTTP library's own errors for it may raise
+    headers = mapping(getattr(request, "headers", None)) or {}
+    told = str(headers.get("x-stainless-retry-count", ""))
+    return int(told) if told.isascii() and told.isdigit() else 0

@@ -10,7 +10,13 @@ from neuronscope.signals import names
 from neuronscope_instrumentation.common.fields import count, items, number, text
 from neuronscope_instrumentation.openai.answers import read_chat, read_error
 from neuronscope_instrumentation.openai.chunks import fold_chat_chunk, has_content
-from neuronscope_instrumentation.openai.facts import known, output_format, tool_definitions, tool_names
+from neuronscope_instrumentation.openai.facts import (
+    known,
+    output_format,
+    read_headers,
+    tool_definitions,
+    tool_names,
+)
 from neuronscope_instrumentation.openai.messages import read_message
 
 _MESSAGES: Final = "messages"
@@ -85,4 +91,5 @@ CHAT: Final = Endpoint(
     fold_chunk=fold_chat_chunk,
     is_content=has_content,
     read_error=read_error,
+    read_headers=read_headers,
 )

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from neuronscope.instrumentation import Endpoint, Operation, Request, Response
 from neuronscope_instrumentation.common.fields import count, document, field, items, text
+from neuronscope_instrumentation.openai.answers import read_error
+from neuronscope_instrumentation.openai.facts import read_headers
 
 _INPUT_COUNT: Final = "input_count"
 
@@ -65,5 +67,7 @@ EMBEDDINGS: Final = Endpoint(
     operation=Operation.EMBEDDINGS,
     read_request=read_embeddings_request,
     read_response=read_embeddings,
+    read_error=read_error,
+    read_headers=read_headers,
     size=embeddings_size,
 )

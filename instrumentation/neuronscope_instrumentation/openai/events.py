@@ -19,6 +19,7 @@ from neuronscope_instrumentation.common.fields import count, document, text
 from neuronscope_instrumentation.common.fields import field as read
 from neuronscope_instrumentation.common.parts import Part, tool_call
 from neuronscope_instrumentation.openai.answers import read_error
+from neuronscope_instrumentation.openai.facts import read_headers
 from neuronscope_instrumentation.openai.items import item_parts, tool_name, waits_for_service
 from neuronscope_instrumentation.openai.responses import (
     fetched,
@@ -175,6 +176,7 @@ RESPONSES: Final = Endpoint(
     is_content=has_content,
     is_complete=is_complete,
     read_error=read_error,
+    read_headers=read_headers,
 )
 FETCH: Final = Endpoint(
     operation=Operation.FETCH_RESPONSE,
@@ -184,4 +186,5 @@ FETCH: Final = Endpoint(
     is_content=has_content,
     is_complete=is_complete,
     read_error=read_error,
+    read_headers=read_headers,
 )

@@ -7,8 +7,13 @@ from typing import Any, Final
 
 from neuronscope.signals import names
 from neuronscope_instrumentation.common.fields import count, field, text
+from neuronscope_instrumentation.common.headers import header_reader
 
 _MODALITIES: Final = ("text", "image", "audio")
+# OpenAI's own, which most compatible providers use too; then Azure's.
+read_headers: Final = header_reader(
+    "x-ratelimit-{bound}-{unit}", ("x-request-id", "apim-request-id", "request-id")
+)
 
 
 def known(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,13 @@ from neuronscope.signals import names
 from neuronscope_instrumentation.common.fields import count, document, field, items, number, text
 from neuronscope_instrumentation.common.fields import mapping as mapping_of
 from neuronscope_instrumentation.openai.answers import read_error
-from neuronscope_instrumentation.openai.facts import known, output_format, tool_definitions, tool_names
+from neuronscope_instrumentation.openai.facts import (
+    known,
+    output_format,
+    read_headers,
+    tool_definitions,
+    tool_names,
+)
 from neuronscope_instrumentation.openai.items import (
     has_logprobs,
     is_refusal,
@@ -228,5 +234,9 @@ def fetched(response: Response, status: str | None) -> Response:
 
 # Shortens a conversation; a model does that, and it is billed.
 COMPACT: Final = Endpoint(
-    operation=Operation.CHAT, read_request=read_request, read_response=read_response, read_error=read_error
+    operation=Operation.CHAT,
+    read_request=read_request,
+    read_response=read_response,
+    read_error=read_error,
+    read_headers=read_headers,
 )

@@ -12,11 +12,16 @@ from typing import Any, Final, NamedTuple
 
 from neuronscope.instrumentation import Endpoint, Snapshot
 from neuronscope_instrumentation.common.fields import mapping, text
+from neuronscope_instrumentation.openai.audio import SPEECH, TRANSCRIPTION, keep_speech, keep_transcription
 from neuronscope_instrumentation.openai.chat import CHAT, keep_chat
+from neuronscope_instrumentation.openai.completions import COMPLETIONS, keep_completion
 from neuronscope_instrumentation.openai.embeddings import EMBEDDINGS, keep_embeddings
 from neuronscope_instrumentation.openai.events import FETCH, RESPONSES
+from neuronscope_instrumentation.openai.images import IMAGES, VIDEOS, keep_prompt
+from neuronscope_instrumentation.openai.judgements import DECISIONS, MODERATIONS, keep_judged
 from neuronscope_instrumentation.openai.peers import peer
 from neuronscope_instrumentation.openai.responses import COMPACT, RESPONSE_ID, keep_request
+from neuronscope_instrumentation.openai.searches import SEARCH, keep_search, store_of
 
 # Parameters kept of a request's body: scalars, which nobody can change afterwards.
 _KEPT: Final = frozenset(
@@ -66,7 +71,8 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
         body = {**body, **options.extra_json}  # as the SDK merges `extra_body`
     kept = {key: value for key, value in body.items() if key in _KEPT}
     route.keep(kept, body, content)
-    return Snapshot(route.endpoint, text(body.get("model")), kept, peer(client, options.url))
+    target = store_of(options.url) if route.endpoint is SEARCH else text(body.get("model"))
+    return Snapshot(route.endpoint, target, kept, peer(client, options.url))
 
 
 def _fetch(client: Any, options: Any, arguments: Mapping[str, Any]) -> Snapshot:
@@ -85,6 +91,8 @@ def route_of(method: str, url: str) -> Route | None:
     path = url.partition("?")[0].rstrip("/")
     match method.upper():
         case "POST":
+            if store_of(path) is not None:
+                return _SEARCH
             return next((route for suffix, route in _POSTS if path.endswith(suffix)), None)
         case "GET" if path.rpartition("/")[0].endswith("/responses"):
             return _FETCH
@@ -93,9 +101,23 @@ def route_of(method: str, url: str) -> Route | None:
 
 
 _FETCH: Final = Route(FETCH, None)
+_SEARCH: Final = Route(SEARCH, keep_search)
 _POSTS: Final = (
     ("/chat/completions", Route(CHAT, keep_chat)),
     ("/embeddings", Route(EMBEDDINGS, keep_embeddings)),
     ("/responses", Route(RESPONSES, keep_request)),
     ("/responses/compact", Route(COMPACT, keep_request)),
+    ("/completions", Route(COMPLETIONS, keep_completion)),  # after those of chats
+    ("/images/generations", Route(IMAGES, keep_prompt)),
+    ("/images/edits", Route(IMAGES, keep_prompt)),
+    ("/images/variations", Route(IMAGES, keep_prompt)),
+    ("/audio/speech", Route(SPEECH, keep_speech)),
+    ("/audio/transcriptions", Route(TRANSCRIPTION, keep_transcription)),
+    ("/audio/translations", Route(TRANSCRIPTION, keep_transcription)),
+    ("/moderations", Route(MODERATIONS, keep_judged)),
+    ("/decisions", Route(DECISIONS, keep_judged)),
+    ("/videos", Route(VIDEOS, keep_prompt)),
+    ("/videos/edits", Route(VIDEOS, keep_prompt)),
+    ("/videos/extensions", Route(VIDEOS, keep_prompt)),
+    ("/remix", Route(VIDEOS, keep_prompt)),
 )
