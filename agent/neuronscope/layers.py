@@ -12,14 +12,17 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from neuronscope import recording as recordings
-from neuronscope.engine import ENGINE, OURS
+from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.opening import OURS
 from neuronscope.engine.span import LightSpan
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.governor import Budget, Group, Site
@@ -29,10 +32,11 @@ from neuronscope.instrumentation import BackendAdapter, ObservingBackend, Operat
 from neuronscope.instrumentation.registry import backend_for
 from neuronscope.modelcall import ModelCall
 from neuronscope.native import new_lock
+from neuronscope.probes import LayerActivations, Probe
 from neuronscope.recording import Recording
 from neuronscope.signals import names
-from neuronscope.signals.records import Fidelity, LayerRecord
-from neuronscope.signals.tensors import TensorSnapshot
+from neuronscope.signals.records import Attributes, Fidelity, LayerRecord
+from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 
 _ANONYMOUS: Final = frozenset({"model", "models", "snapshot", "snapshots", "checkpoint", "latest", "."})
 _HASH: Final = re.compile("[0-9a-f]{32,64}")
@@ -79,11 +83,12 @@ class LayerObserver:
         owner: the recording whose probe this is; None for the always-on agent's.
         call: the only model call whose runs this observer records; None: whichever is current.
         critical: kept when non-critical probes are off.
+        kind: the probe itself, if it measures more than summaries.
     """
 
     __slots__ = (
-        "_call", "_critical", "_handling_ns", "_key", "_layer_id", "_model", "_owner", "_probe", "_refused",
-        "_role", "_want",
+        "_call", "_critical", "_handling_ns", "_key", "_kind", "_layer_id", "_model", "_owner", "_probe",
+        "_refused", "_role", "_told_as", "_want",
     )  # fmt: skip
 
     def __init__(
@@ -97,9 +102,13 @@ class LayerObserver:
         call: ModelCall | None = None,
         *,
         critical: bool = False,
+        kind: Probe | None = None,
     ) -> None:
         self._model = model
         self._layer_id = layer_id
+        self._kind = kind
+        # Runs are counted, and aggregated in the span, for each kind of probe by itself.
+        self._told_as = layer_id if kind is None or type(kind) is LayerActivations else f"{layer_id}:{probe}"
         COLLECTIONS.watch()
         self._want = want
         self._probe = probe
@@ -124,7 +133,7 @@ class LayerObserver:
         call, trace_id, span_id = _current_call(self._model, current, self._owner)
         if self._call is not None and call is not self._call and span_id is not None:
             return  # another call's run of the same model
-        step = call.next_step(self._layer_id)
+        step = call.next_step(self._told_as)
         budget = recording.budget if recording is not None else ENGINE.budget
         nbytes = snapshot.nbytes
         site = budget.site(self._probe, self._key, critical=self._critical)
@@ -136,7 +145,7 @@ class LayerObserver:
             self._handling_ns = cpu_ns() - started
             _slots.seen(SLOT_BY_HANDLING * self._handling_ns)
         if fidelity is Fidelity.OFF:
-            call.skip(self._layer_id, BUDGET)
+            call.skip(self._told_as, BUDGET)
             self._refuse(budget, clocked=clocked)
             if budget.exhausted and recording is not None:
                 recording.end()  # its probes come off; what it has is kept
@@ -146,17 +155,21 @@ class LayerObserver:
         if fidelity is not want:
             call.reason = BUDGET
         try:
-            summary = snapshot.summarize()
+            details = self._kind is not None and self._kind.details
+            later = None if details else snapshot.summarize_later()
+            summary = snapshot.summarize() if later is None else None
             tensor = (
                 TensorSnapshot(snapshot.shape, snapshot.dtype, snapshot.numpy())
                 if (fidelity is Fidelity.FULL)
                 else None
             )
+            attributes = snapshot.attributes
+            if self._kind is not None and summary is not None:
+                summary, attributes = self._look_closer(self._kind, snapshot, summary, attributes)
         except UnsupportedTensorError as error:
-            call.skip(self._layer_id, error.reason)
+            call.skip(self._told_as, error.reason)
             self._spend(budget, site, fidelity, nbytes, started, None)
             return
-        call.take(self._layer_id, step, summary, fidelity)
         record = LayerRecord(
             model=self._model,
             layer_id=self._layer_id,
@@ -170,13 +183,50 @@ class LayerObserver:
             fidelity=fidelity,
             summary=summary,
             tensor=tensor,
+            attributes=attributes,
         )
+        if later is None:
+            self._hand_over(record, recording, call, site)
+        else:  # the worker waits for the device, not the model
+            ENGINE.later(partial(self._when_there, later, record, recording, call, site))
+        self._spend(budget, site, fidelity, nbytes, started, record.nbytes)
+
+    def _look_closer(
+        self, kind: Probe, snapshot: TensorSnapshot, summary: TensorSummary, attributes: Attributes
+    ) -> tuple[TensorSummary, Attributes]:
+        """What the probe asks for beyond the summary."""
+        if kind.details:
+            histogram, sketch = snapshot.details()
+            summary = replace(summary, histogram=histogram, sketch=sketch)
+        more = GUARD.call(f"probe:{self._probe}", kind.measure, self._layer_id, snapshot, summary)
+        return summary, {**attributes, **more} if more else attributes
+
+    def _when_there(
+        self,
+        later: Callable[[], TensorSummary],
+        record: LayerRecord,
+        recording: Recording | None,
+        call: ModelCall,
+        site: Site,
+    ) -> None:
+        record = replace(record, summary=later())
+        if self._kind is not None and record.summary is not None:
+            gone = TensorSnapshot(record.shape, record.dtype)
+            _, attributes = self._look_closer(self._kind, gone, record.summary, record.attributes)
+            record = replace(record, attributes=attributes)
+        self._hand_over(record, recording, call, site)
+
+    def _hand_over(
+        self, record: LayerRecord, recording: Recording | None, call: ModelCall, site: Site
+    ) -> None:
+        summary = record.summary
+        if summary is not None:
+            call.take(self._told_as, record.step, summary, record.fidelity)
+            site.look(summary.std, summary.finite)
         ENGINE.take_layer(record, recording, self._probe)
         ENGINE.metrics.add(
-            names.LAYER_RECORDS, 1, ((names.MODEL_NAME, self._model), (names.FIDELITY, fidelity.value))
+            names.LAYER_RECORDS, 1, ((names.MODEL_NAME, self._model), (names.FIDELITY, record.fidelity.value))
         )
-        site.look(summary.std, summary.finite)
-        self._spend(budget, site, fidelity, nbytes, started, record.nbytes)
 
     def _spend(
         self, budget: Budget, site: Site, fidelity: Fidelity, nbytes: int, started: int, queued: int | None

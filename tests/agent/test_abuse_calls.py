@@ -17,7 +17,20 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import neuronscope as ns
 import victimlib
-from neuronscope.engine import ENGINE, bodies, content, finish, metrics, propagation, provider, span, worker
+from neuronscope import engine as engine_module
+from neuronscope.engine import (
+    ENGINE,
+    bodies,
+    content,
+    finish,
+    metrics,
+    opening,
+    propagation,
+    provider,
+    span,
+    worker,
+    wrap,
+)
 from neuronscope.engine import invocation as invocations
 from neuronscope.engine import streams as stream_module
 from neuronscope.engine.guard import GUARD
@@ -108,20 +121,24 @@ def failing(*_: Any, **__: Any) -> Any:
 # Everything of ours that runs in the service's thread, or is called by what does.
 OURS: list[tuple[Any, str]] = [
     (type(ENGINE), "begin"),
-    (type(ENGINE), "_open"),
-    (type(ENGINE), "_open_own"),
-    (type(ENGINE), "_covered"),
-    (type(ENGINE), "_current_with"),
+    (type(ENGINE), "open_span"),
+    (engine_module, "covered"),
+    (engine_module, "current_with"),
+    (engine_module, "receives_context"),
+    (opening.Opener, "open_call"),
+    (opening.Opener, "open"),
+    (opening.Opener, "_open_sampled"),
+    (opening, "identity"),
+    (wrap.Installation, "covers"),
+    (invocations.Seam, "arguments"),
     (type(ENGINE), "finish"),
     (type(ENGINE), "_finish_item"),
-    (invocations.Invocation, "__init__"),
-    (invocations.Invocation, "enter"),
+    (invocations.Invocation, "start_facts"),
+    (invocations.Invocation, "end"),
     (invocations.Invocation, "succeed"),
     (invocations.Invocation, "fail"),
-    (invocations.Invocation, "_read_later"),
     (invocations.Invocation, "_observe_stream"),
     (invocations.Invocation, "_end_stream"),
-    (invocations.Call, "__init__"),
     (invocations, "error_facts"),
     (invocations, "close_with"),
     (stream_module.StreamState, "__init__"),
@@ -138,7 +155,7 @@ OURS: list[tuple[Any, str]] = [
     (worker.Worker, "_take"),
     (worker.Worker, "_export"),
     (content.ContentPolicy, "apply"),
-    (finish, "call_attributes"),
+    (finish, "add_call"),
     (metrics.Aggregator, "observe"),
     (metrics.Aggregator, "add"),
     (InMemoryExporter, "export"),

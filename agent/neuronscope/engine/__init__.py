@@ -11,46 +11,40 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from msgspec.structs import replace
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.propagate import extract
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.sampling import Decision
-from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace import SpanKind
 
 from neuronscope import recording as recordings
-from neuronscope.engine import facts
 from neuronscope.engine.content import ContentPolicy, Redactor
 from neuronscope.engine.events import Events
-from neuronscope.engine.finish import light_record, query_events, read_attributes, record_metrics, sdk_record
+from neuronscope.engine.finish import light_record, query_events, read_attributes, sdk_record
 from neuronscope.engine.guard import GUARD
-from neuronscope.engine.invocation import Call, Invocation, changed_arguments
-from neuronscope.engine.layering import LAYER, Layer, layer_in
+from neuronscope.engine.invocation import Invocation, Seam, seam_of
+from neuronscope.engine.layering import LAYER, layer_in
 from neuronscope.engine.logged import LogItem
 from neuronscope.engine.metrics import Aggregator
-from neuronscope.engine.others import add_missing, is_same_call
+from neuronscope.engine.opening import OURS, Opener, covered, current_with, waiting
+from neuronscope.engine.others import add_missing
 from neuronscope.engine.propagation import receives_context, trace_headers, unobserved
 from neuronscope.engine.provider import Pipeline, takes_in
 from neuronscope.engine.span import LightSpan
+from neuronscope.engine.span_metrics import SpanMetrics
 from neuronscope.engine.worker import SPAN_BYTES, Worker
 from neuronscope.exporters import Exporter, ExporterContext
 from neuronscope.governor import Budget
 from neuronscope.governor.steward import Steward
-from neuronscope.instrumentation import Snapshot, WrappedMethod
+from neuronscope.instrumentation import Snapshot
 from neuronscope.settings import Settings
 from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord, LogRecord, SpanEvent, SpanRecord
 
-SUPPRESS_ALL: Final = "suppress_instrumentation"  # OpenTelemetry's context keys
-SUPPRESS_SDK: Final = str(getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", SUPPRESS_ALL))
-SUPPRESS_LLM: Final = "suppress_language_model_instrumentation"
-OURS: Final = "neuronscope-span"  # context key: our span behind a foreign one
 UNTIMED_NS: Final = 1_000  # of a call's own cost: the wrapper's frames and the hand-over to the worker
-SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
-NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
 FORK_PAUSE_S: Final = 0.1
 ExporterMaker = Callable[[ExporterContext], Sequence[Exporter]]
 ModelWatcher = Callable[[Any, LightSpan], Callable[[], None] | None]
@@ -75,6 +69,7 @@ class Engine:
         self.active = False
         self.settings = Settings()
         self.metrics = Aggregator()
+        self._span_metrics = SpanMetrics(self.metrics)
         self.steward = Steward(self.settings, self.metrics, self._export_now, self.tell)
         self.budget: Budget = self.steward.budget
         self.watch_model: ModelWatcher | None = None
@@ -86,6 +81,7 @@ class Engine:
         self.events = Events(self.settings, self._policy, lambda _: None)
         self._redactor: Redactor | None = None
         self._pipeline = Pipeline(self.settings, self._take_user_span)
+        self._opener = Opener(self._pipeline)
         self._worker: Worker | None = None
         self._paused: Worker | None = None
         self._inherited: Sequence[Exporter] = ()
@@ -105,12 +101,14 @@ class Engine:
         self._redactor = redactor
         self._make_exporters = make_exporters
         self._pipeline = Pipeline(settings, self._take_user_span)
+        self._opener = Opener(self._pipeline)
         self._build()
         self.active = settings.enabled
 
     def _build(self, *, in_child: bool = False) -> None:
         settings = self.settings
         self.metrics = Aggregator()
+        self._span_metrics = SpanMetrics(self.metrics)
         self._begun = time.time_ns()  # spans that began earlier were told to another budget
         self.steward = Steward(settings, self.metrics, self._export_now, self.tell)
         self.budget = self.steward.budget
@@ -236,67 +234,50 @@ class Engine:
             self._worker.add_log(record)
 
     # --- hot path ---------------------------------------------------------------------------------------
-    def begin(
-        self,
-        method: WrappedMethod,
-        library: str,
-        name: str,
-        site: str,
-        instance: Any,
-        parameters: tuple[str, ...],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Invocation, tuple[Any, ...], dict[str, Any]] | None:
-        """Open a call; None when it is not to be observed.  Returns the arguments to call with."""
+    def begin(self, seam: Seam, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invocation | None:
+        """Open a call; None when it is not to be observed."""
         started = time.perf_counter_ns()
-        arguments = {**dict(zip(parameters, args, strict=False)), **kwargs} if args else dict(kwargs)
+        if not seam.covers(args):
+            return None
+        method = seam.method
+        instance = args[0] if seam.bound else None
+        arguments = seam.arguments(args, kwargs) if len(args) > seam.bound else kwargs
         snapshot = method.snapshot(instance, arguments, self._policy.content)
         if snapshot is None:
             return None
         current = otel_context.get_current()
         parent = trace.get_current_span(current)
-        if self._covered(current, parent, library):
+        if current and covered(current, parent, seam.library):
             return None
-        layer = layer_in(current) if LAYER in current else None
-        if layer is not None and not layer.admits(method, library, snapshot.endpoint):
+        layer = layer_in(current) if current and LAYER in current else None
+        if layer is not None and not layer.admits(method, seam.library, snapshot.endpoint):
             return None
-        name = snapshot.method or name
-        name = snapshot.endpoint.called or name
-        call = Call(snapshot, name)
-        if type(parent) is not LightSpan and parent.is_recording() and is_same_call(parent, snapshot):
-            span = self._share(parent, library)
-        else:
-            span = self._open(
-                facts.span_name(snapshot.endpoint.operation, snapshot.target, name),
-                SpanKind.INTERNAL if method.in_process else SpanKind.CLIENT,
-                library,
-                call.start_facts,
-                current,
-                parent.get_span_context(),
-            )
-        span.call = call
-        invocation = Invocation(self, method, library, span, call)
-        waits = method.layer
-        context = self._wait_for_client(span, current, layer) if waits else self._current_with(span, current)
+        name = snapshot.endpoint.called or snapshot.method or seam.name
+        call = Invocation(self, seam, snapshot, started, name)
+        call.span = span = self._opener.open_call(call, current, parent)
+        call.context = context = (
+            waiting(span, call, current, layer) if method.layer else current_with(span, current)
+        )
         if method.inject_headers is not None and receives_context(
             snapshot.peer.address, self.settings.propagate_to
         ):
-            changed = GUARD.call(
-                site, self._inject, method.inject_headers, instance, arguments, span, context
-            )
-            if changed:
-                args, kwargs = changed_arguments(parameters, args, kwargs, arguments)
+            arguments = dict(arguments)
+            if GUARD.call(seam.site, self._inject, method.inject_headers, instance, arguments, span, context):
+                call.arguments = seam.changed(args, kwargs, arguments)
         watch = None
         if method.model is not None and self.watch_model is not None:
             before = time.perf_counter_ns()
-            watch = GUARD.call(site, self._watch, method.model, instance, arguments, span)
+            watch = GUARD.call(seam.site, self._watch, method.model, instance, arguments, span)
             started += time.perf_counter_ns() - before  # it charges for itself
         if self.on_embedder is not None and snapshot.endpoint.embedder is not None:
-            GUARD.call(site, self.on_embedder, snapshot, instance, arguments)
-        self.budget.enter()
-        span.hot_ns = time.perf_counter_ns() - started
-        invocation.enter(context, watch)  # last: what fails before leaves nothing current behind
-        return invocation, args, kwargs
+            GUARD.call(seam.site, self.on_embedder, snapshot, instance, arguments)
+        now = time.perf_counter_ns()
+        self.budget.enter("", 0, now)
+        span.hot_ns = now - started
+        if watch is not None:
+            call.watch = watch
+        call.token = otel_context.attach(context)  # last: what fails before leaves nothing current behind
+        return call
 
     def _watch(
         self,
@@ -342,12 +323,12 @@ class Engine:
         if carrier is not None:
             current = extract(carrier, current)
         parent = trace.get_current_span(current)
-        if not nested and self._covered(current, parent, library):
+        if not nested and covered(current, parent, library):
             return None
-        span = self._open(name, kind, library, lambda: attributes, current, parent.get_span_context())
+        span = self._opener.open(name, kind, library, lambda: attributes, current, parent)
         span.own = attributes
         self.budget.enter()
-        return span, self._current_with(span, current)
+        return span, current_with(span, current)
 
     def open_layer(
         self, snapshot: Snapshot, name: str, library: str
@@ -358,35 +339,18 @@ class Engine:
         """
         current = otel_context.get_current()
         parent = trace.get_current_span(current)
-        if not self.active or self._covered(current, parent, ""):  # by its own kind it may be
+        if not self.active or covered(current, parent, ""):  # by its own kind it may be
             return None
-        call = Call(snapshot, name)
-        title = facts.span_name(snapshot.endpoint.operation, snapshot.target, name)
-        span = self._open(
-            title, SpanKind.CLIENT, library, call.start_facts, current, parent.get_span_context()
+        call = Invocation(self, seam_of(library), snapshot, time.perf_counter_ns(), name)
+        span = self._opener.open(
+            call.span_name(), SpanKind.CLIENT, library, call.start_facts, current, parent
         )
         span.call = call
         self.budget.enter()
-        return span, self._wait_for_client(span, current, layer_in(current))
+        return span, waiting(span, call, current, layer_in(current))
 
     @staticmethod
-    def _wait_for_client(
-        span: LightSpan, current: otel_context.Context, outer: Layer | None
-    ) -> otel_context.Context:
-        """The context of a framework's model call, which stands if no client's call is made in it."""
-        assert span.call is not None
-        span.layer = Layer(span.library, span.call.snapshot.endpoint, outer)
-        return otel_context.set_value(LAYER, span.layer, current)
-
-    def _covered(self, current: otel_context.Context, parent: trace.Span, library: str) -> bool:
-        """Is this call part of one that is already observed, or not to be observed at all?"""
-        if current and (current.get(SUPPRESS_ALL) or current.get(SUPPRESS_LLM) or current.get(SUPPRESS_SDK)):
-            return True
-        ours = parent if type(parent) is LightSpan else current.get(OURS)
-        return type(ours) is LightSpan and ours.library == library and ours.end_time is None
-
-    @staticmethod
-    def open_call(library: str) -> Call | None:
+    def open_call(library: str) -> Invocation | None:
         """The call of that library that is being made in the current context."""
         span: object = trace.get_current_span()
         if type(span) is not LightSpan:
@@ -394,78 +358,6 @@ class Engine:
         if type(span) is LightSpan and span.library == library and span.end_time is None:
             return span.call
         return None
-
-    @staticmethod
-    def _current_with(span: LightSpan, current: otel_context.Context) -> otel_context.Context:
-        """The context in which the call runs: its span is current, ours or the service's own."""
-        if span.foreign is None:
-            return trace.set_span_in_context(span, current)
-        return otel_context.set_value(OURS, span, trace.set_span_in_context(span.foreign, current))
-
-    def _open(
-        self,
-        name: str,
-        kind: SpanKind,
-        library: str,
-        facts_at_start: Callable[[], dict[str, Any]],
-        current: otel_context.Context,
-        parent: SpanContext,
-    ) -> LightSpan:
-        provider = self._pipeline.foreign()
-        start = time.time_ns()
-        known = parent if parent.is_valid else None
-        if provider is not None:
-            span = LightSpan(name, parent, known, kind, library, start)
-            span.own = facts_at_start()
-            span.foreign = foreign = self._pipeline.start_foreign(provider, span, current)
-            span.adopt(foreign.get_span_context())
-        else:
-            span = self._open_own(name, kind, library, facts_at_start, current, parent, start)
-        span.recording = recordings.CURRENT.get()
-        return span
-
-    def _share(self, theirs: Any, library: str) -> LightSpan:
-        """Another instrumentor's span for this call: what we know is added to it, and it stays theirs."""
-        span = LightSpan(
-            theirs.name, theirs.get_span_context(), theirs.parent, theirs.kind, library, time.time_ns()
-        )
-        span.own = {}
-        span.foreign = theirs
-        span.shared = True
-        span.recording = recordings.CURRENT.get()
-        return span
-
-    def _open_own(
-        self,
-        name: str,
-        kind: SpanKind,
-        library: str,
-        facts_at_start: Callable[[], dict[str, Any]],
-        current: otel_context.Context,
-        parent: SpanContext,
-        start: int,
-    ) -> LightSpan:
-        """A span of ours: identity and sampling decision, as the SDK would make them."""
-        provider = self._pipeline.own
-        ids = provider.id_generator
-        known = parent if parent.is_valid else None
-        trace_id = ids.generate_trace_id() if known is None else parent.trace_id
-        span_id = ids.generate_span_id()
-        if self._pipeline.samples_all:
-            if known is None:
-                return LightSpan(
-                    name, SpanContext(trace_id, span_id, False, SAMPLED), None, kind, library, start
-                )
-            flags = SAMPLED if parent.trace_flags & SAMPLED else NOT_SAMPLED
-            context = SpanContext(trace_id, span_id, False, flags, parent.trace_state)
-            return LightSpan(name, context, known, kind, library, start)
-        own = facts_at_start()
-        decision = unobserved(provider.sampler.should_sample, current, trace_id, name, kind, own, None)
-        flags = SAMPLED if decision.decision is Decision.RECORD_AND_SAMPLE else NOT_SAMPLED
-        context = SpanContext(trace_id, span_id, False, flags, decision.trace_state)
-        span = LightSpan(name, context, known, kind, library, start)
-        span.own = {**own, **cast("Mapping[str, Any]", decision.attributes or {})}
-        return span
 
     def discard(self, span: LightSpan) -> None:
         """Forget a span whose call was never made."""
@@ -487,7 +379,7 @@ class Engine:
         if span.foreign is not None:
             GUARD.always("foreign.finish", self._finish_foreign, span)
         if span.start_time >= self._begun:
-            self.budget.leave()
+            self.budget.leave("", 0, started)
         span.hot_ns += time.perf_counter_ns() - started + UNTIMED_NS
         if span.shared and takes_in(span.foreign):
             return  # it comes to us when they end it
@@ -566,8 +458,7 @@ class Engine:
             record = light_record(item, self._policy, masked=item.masked)
             recording, call = item.recording, item.call
             GUARD.contain("events", self.events.of_call, item, record)
-            # A context that outlives the call (a task, a pool's thread) holds the span, not the payload.
-            item.call = None
+            item.release()
             hot_ns = item.hot_ns
         else:
             span, recording = item
@@ -577,7 +468,7 @@ class Engine:
             record = replace(record, parent_span_id=parent)
         if self.on_record is not None:
             record = GUARD.contain("diagnosis", self.on_record, record, default=record)
-        record_metrics(record, call, self.metrics)
+        self._span_metrics.record(record, call)
         self.steward.span_done(record, recording, hot_ns)
         if recording is not None:
             recording.add_span(record)

@@ -124,10 +124,11 @@ class ContentPolicy:
             # Most attributes are public and short: they pass with three tests.
             if known(key) is _PUBLIC:
                 kind = value.__class__
-                if kind is int or kind is float or kind is bool:
-                    kept[key] = value
-                    continue
-                if kind is str and len(value) <= limit and value.isascii():
+                if kind is str:
+                    if len(value) <= limit and value.isascii():
+                        kept[key] = value
+                        continue
+                elif kind is int or kind is float or kind is bool or (kind is list and _plain(value, limit)):
                     kept[key] = value
                     continue
             self._keep(key, value, content, kept, truncated)
@@ -192,6 +193,14 @@ class ContentPolicy:
             truncated.append(key)
             return cast(AttributeValue, few)
         return value
+
+
+def _plain(items: list[Any], limit: int) -> bool:
+    """Is this a list of one text, or none, that may stay as it is?"""
+    if not items:
+        return True
+    first = items[0]
+    return len(items) == 1 and first.__class__ is str and len(first) <= limit and first.isascii()
 
 
 def _class_of(key: str) -> object:

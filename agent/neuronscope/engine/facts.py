@@ -6,6 +6,7 @@ Only this file knows which attribute a fact becomes.  Pure functions, run by the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from neuronscope.engine.streams import StreamState
 
 Pairs = Iterator[tuple[str, Any]]
+Attributes = dict[str, Any]
 
 _REQUEST: Final = (
     ("temperature", names.REQUEST_TEMPERATURE),
@@ -55,8 +57,13 @@ _RESPONSE: Final = (
 )
 
 
-def start_facts(operation: Operation, target: str | None, peer: Peer, method: str) -> Pairs:
-    """What is known before the call, and what samplers may look at."""
+@lru_cache(maxsize=1024)
+def start_facts(operation: Operation, target: str | None, peer: Peer, method: str) -> Mapping[str, Any]:
+    """What is known before the call, and what samplers may look at.  Remembered: most calls are alike."""
+    return dict(_start_facts(operation, target, peer, method))
+
+
+def _start_facts(operation: Operation, target: str | None, peer: Peer, method: str) -> Pairs:
     if operation in (Operation.RETRIEVAL, Operation.STORE):
         if operation is Operation.RETRIEVAL:
             yield names.OPERATION_NAME, operation.value
@@ -77,38 +84,34 @@ def start_facts(operation: Operation, target: str | None, peer: Peer, method: st
             yield names.SERVER_PORT, peer.port
 
 
-def request_facts(request: Request, limit: int) -> Pairs:
-    """The request's attributes; content as JSON of at most `limit` characters."""
-    yield from _read_request(request)
+def add_request(attributes: Attributes, request: Request, limit: int) -> None:
+    """Add the request's attributes; content as JSON of at most `limit` characters."""
+    _add_request_scalars(attributes, request)
     if request.stream:
-        yield names.REQUEST_STREAM, True
+        attributes[names.REQUEST_STREAM] = True
     if request.choice_count is not None and request.choice_count != 1:
-        yield names.REQUEST_CHOICE_COUNT, request.choice_count
+        attributes[names.REQUEST_CHOICE_COUNT] = request.choice_count
     if request.service_tier and request.service_tier != "auto":
-        yield names.OPENAI_REQUEST_SERVICE_TIER, request.service_tier
-    truncated: list[str] = []
+        attributes[names.OPENAI_REQUEST_SERVICE_TIER] = request.service_tier
     if request.messages is not None:
-        yield _content(names.INPUT_MESSAGES, list(map(message_dict, request.messages)), limit, truncated)
+        _add_content(attributes, names.INPUT_MESSAGES, list(map(message_dict, request.messages)), limit)
     if request.system is not None:
-        yield _content(names.SYSTEM_INSTRUCTIONS, request.system, limit, truncated)
+        _add_content(attributes, names.SYSTEM_INSTRUCTIONS, request.system, limit)
     if request.tools is not None:
-        yield _content(names.TOOL_DEFINITIONS, request.tools, limit, truncated)
-    if truncated:
-        yield names.TRUNCATED, truncated
-    yield from request.extra.items()
+        _add_content(attributes, names.TOOL_DEFINITIONS, request.tools, limit)
+    if request.extra:
+        attributes.update(request.extra)
 
 
-def response_facts(response: Response, limit: int) -> Pairs:
-    """The response's attributes, but for what a search found (`neuronscope.engine.searches`)."""
-    yield from _read_response(response)
+def add_response(attributes: Attributes, response: Response, limit: int) -> None:
+    """Add the response's attributes, but for what a search found (`neuronscope.engine.searches`)."""
+    _add_response_scalars(attributes, response)
     if response.messages is not None:
-        truncated: list[str] = []
-        yield _content(names.OUTPUT_MESSAGES, list(map(message_dict, response.messages)), limit, truncated)
-        if truncated:
-            yield names.TRUNCATED, truncated
+        _add_content(attributes, names.OUTPUT_MESSAGES, list(map(message_dict, response.messages)), limit)
     if response.returned is not None:
-        yield names.DB_RETURNED_ROWS, response.returned
-    yield from response.extra.items()
+        attributes[names.DB_RETURNED_ROWS] = response.returned
+    if response.extra:
+        attributes.update(response.extra)
 
 
 def stream_facts(state: StreamState, start_perf_ns: int) -> Pairs:
@@ -126,28 +129,28 @@ def message_dict(message: Message) -> dict[str, Any]:
     return found if message.finish_reason is None else {**found, "finish_reason": message.finish_reason}
 
 
-def _content(key: str, items: Any, limit: int, truncated: list[str]) -> tuple[str, str]:
+def _add_content(attributes: Attributes, key: str, items: Any, limit: int) -> None:
     """Content attributes are JSON text: Python SDKs have no structured span attributes."""
-    text, shortened = fit_json(items, limit)
+    attributes[key], shortened = fit_json(items, limit)
     if shortened:
-        truncated.append(key)
-    return key, text
+        attributes[names.TRUNCATED] = [*attributes.get(names.TRUNCATED, ()), key]
 
 
 class _Scalars:
-    """Reads the fields that become attributes as they are, in one go."""
+    """Adds the fields that become attributes as they are."""
 
     def __init__(self, table: Sequence[tuple[str, str]]) -> None:
         self._read = attrgetter(*(field for field, _ in table))
         self._keys = tuple(key for _, key in table)
 
-    def __call__(self, facts: Request | Response) -> list[tuple[str, Any]]:
-        found = zip(self._keys, self._read(facts), strict=True)
-        return [(key, value) for key, value in found if value is not None]
+    def __call__(self, attributes: Attributes, facts: Request | Response) -> None:
+        for key, value in zip(self._keys, self._read(facts)):  # noqa: B905 - as many as there are keys
+            if value is not None:
+                attributes[key] = value
 
 
-_read_request: Final = _Scalars(_REQUEST)
-_read_response: Final = _Scalars(_RESPONSE)
+_add_request_scalars: Final = _Scalars(_REQUEST)
+_add_response_scalars: Final = _Scalars(_RESPONSE)
 
 
 def span_name(operation: Operation, target: str | None, method: str) -> str:

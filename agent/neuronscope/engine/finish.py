@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import StatusCode
 from opentelemetry.util.types import Attributes as OtelAttributes
 
 from neuronscope._version import __version__
 from neuronscope.engine import facts, searches
 from neuronscope.engine.content import ContentPolicy, text_value
 from neuronscope.engine.guard import GUARD
-from neuronscope.engine.invocation import Call
-from neuronscope.engine.metrics import Aggregator, labels_of
-from neuronscope.engine.retrieval_metrics import record_store
+from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.span import LightSpan
 from neuronscope.instrumentation import Request, Response
 from neuronscope.signals import names
@@ -23,61 +21,93 @@ from neuronscope.signals.records import SpanEvent, SpanLink, SpanRecord
 
 # `error.type` of a stream whose connection ended in order, before the provider had said that it was over.
 CUT_OFF: Final = "stream_cut_off"
+_NO_REQUEST: Final = Request()
+Attributes = dict[str, Any]
 
 
-def call_attributes(call: Call, library: str, content: bool, limit: int) -> dict[str, Any]:
-    """Everything the adapter's readers know about the call, as unmasked attributes.
+class _Sites(NamedTuple):
+    """Where faults of a library's readers are counted."""
+
+    request: str
+    response: str
+    searches: str
+    whole: str
+    headers: str
+
+
+@lru_cache(maxsize=256)
+def _sites(library: str) -> _Sites:
+    readers = ("read_request", "read_response", "searches", "is_complete", "read_headers")
+    return _Sites(*(f"{library}.{reader}" for reader in readers))
+
+
+def add_call(attributes: Attributes, call: Invocation, library: str, content: bool, limit: int) -> None:
+    """Add everything the adapter's readers know about the call, unmasked.
 
     A reader that fails costs what it would have told, nothing else.
 
     Args:
         limit: characters that each attribute with content may have.
     """
-    endpoint = call.snapshot.endpoint
-    attributes: dict[str, Any] = {}
-    request = GUARD.call(
-        f"{library}.read_request", endpoint.read_request, call.snapshot.arguments, content, default=Request()
-    )
-    GUARD.call(f"{library}.request_facts", attributes.update, facts.request_facts(request, limit))
-    truncated = attributes.pop(names.TRUNCATED, [])
-    response = GUARD.call(f"{library}.read_response", _response, call, content)
-    if response is not None:
-        GUARD.call(f"{library}.response_facts", attributes.update, facts.response_facts(response, limit))
-    found = GUARD.call(f"{library}.searches", searches.searches_of, request, response, content, limit)
-    if found:
-        attributes.update(searches.span_attributes(request, response, found))
-        call.searches = found if len(found) > 1 else ()
-    if truncated := [*truncated, *attributes.pop(names.TRUNCATED, [])]:
-        attributes[names.TRUNCATED] = truncated
+    endpoint, sites = call.snapshot.endpoint, _sites(library)
+    request = GUARD.call(sites.request, _add_request, attributes, call, content, limit, default=_NO_REQUEST)
+    response = GUARD.call(sites.response, _add_response, attributes, call, content, limit)
+    if request.queries is not None or (response is not None and response.hits is not None):
+        GUARD.call(sites.searches, _add_searches, attributes, call, request, response, content, limit)
     if call.stream is not None:
         attributes.update(facts.stream_facts(call.stream, call.start_perf_ns))
         whole = endpoint.is_complete
         if (
             whole is not None
             and call.stream.end == "complete"
-            and GUARD.call(f"{library}.is_complete", whole, response) is False
+            and GUARD.call(sites.whole, whole, response) is False
         ):
             attributes[names.STREAM_END] = "error"
             attributes[names.ERROR_TYPE] = CUT_OFF
     if call.resends:
         attributes[names.HTTP_RESEND_COUNT] = call.resends
     if call.headers is not None and endpoint.read_headers is not None:
-        told = GUARD.call(f"{library}.read_headers", endpoint.read_headers, call.headers, default={})
-        attributes.update(told)
+        attributes.update(GUARD.call(sites.headers, endpoint.read_headers, call.headers, default={}))
     if call.error is not None:
         attributes[names.ERROR_TYPE] = call.error.type
         if call.error.status_code is not None:
             attributes[names.HTTP_RESPONSE_STATUS_CODE] = call.error.status_code
-    return attributes
 
 
-def _response(call: Call, content: bool) -> Response | None:
+def _add_request(attributes: Attributes, call: Invocation, content: bool, limit: int) -> Request:
+    request = call.snapshot.endpoint.read_request(call.snapshot.arguments, content)
+    facts.add_request(attributes, request, limit)
+    return request
+
+
+def _add_response(attributes: Attributes, call: Invocation, content: bool, limit: int) -> Response | None:
+    response = _response(call, content)
+    if response is not None:
+        facts.add_response(attributes, response, limit)
+    return response
+
+
+def _response(call: Invocation, content: bool) -> Response | None:
     if call.stream is not None:
         return call.stream.fold()
     read = call.snapshot.endpoint.read_response
     if call.error is not None and (read is None or call.error.response is not None or call.result is None):
         return call.error.response
     return read(call.result, content) if read is not None and call.result is not None else None
+
+
+def _add_searches(
+    attributes: Attributes,
+    call: Invocation,
+    request: Request,
+    response: Response | None,
+    content: bool,
+    limit: int,
+) -> None:
+    found = searches.searches_of(request, response, content, limit)
+    if found:
+        attributes.update(searches.span_attributes(request, response, found))
+        call.searches = found if len(found) > 1 else ()
 
 
 def light_record(
@@ -94,9 +124,15 @@ def light_record(
         else policy.apply(read_attributes(span, policy.content_on_spans, policy.max_length))
     )
     context, parent = span.get_span_context(), span.parent
-    failed = names.ERROR_TYPE in attributes
-    status = span.status
-    code = StatusCode.ERROR if failed and status.status_code is StatusCode.UNSET else status.status_code
+    status, message = span.outcome()
+    if status is StatusCode.UNSET and names.ERROR_TYPE in attributes:
+        status = StatusCode.ERROR
+    call, events = span.call, span.event_buffer
+    told = [_masked_event(event, policy) for event in events] if events else []
+    unrecorded = 0
+    if call is not None and call.searches:
+        told += [_masked_event(event, policy) for event in query_events(span)]
+        unrecorded = max(0, len(call.searches) - searches.MAX_RECORDS)
     return SpanRecord(
         trace_id=context.trace_id,
         span_id=context.span_id,
@@ -107,16 +143,16 @@ def light_record(
         attributes=attributes,
         parent_span_id=parent.span_id if parent is not None else None,
         parent_is_remote=parent.is_remote if parent is not None else False,
-        events=[_masked_event(event, policy) for event in (*(span.event_buffer or ()), *query_events(span))],
-        links=[_masked_link(link, policy) for link in span.link_buffer or ()],
-        status=code,
-        status_message=policy.status_message(status.description),
+        events=told,
+        links=[_masked_link(link, policy) for link in span.link_buffer] if span.link_buffer else (),
+        status=status,
+        status_message=policy.status_message(message),
         trace_state=context.trace_state.to_header() if context.trace_state else "",
         trace_flags=int(context.trace_flags),
         library=span.library,
         library_version=__version__,
         dropped_attributes=span.dropped_attributes,
-        dropped_events=span.dropped_events + _unrecorded(span),
+        dropped_events=span.dropped_events + unrecorded,
         foreign=span.foreign is not None,
     )
 
@@ -125,7 +161,7 @@ def read_attributes(span: LightSpan, content: bool, limit: int) -> dict[str, Any
     """The unmasked attributes of a light span: ours, then what the service set on it."""
     attributes = span.attributes_at_start()
     if span.call is not None:
-        attributes.update(call_attributes(span.call, span.library, content, limit))
+        add_call(attributes, span.call, span.library, content, limit)
     if span.user_attributes:
         attributes.update(span.user_attributes)
     return attributes
@@ -139,10 +175,6 @@ def query_events(span: LightSpan) -> list[SpanEvent]:
         SpanEvent(names.RETRIEVAL_QUERY, ended, {names.QUERY_INDEX: index, **search})
         for index, search in enumerate(found[: searches.MAX_RECORDS])
     ]
-
-
-def _unrecorded(span: LightSpan) -> int:
-    return max(0, len(span.call.searches) - searches.MAX_RECORDS) if span.call is not None else 0
 
 
 def sdk_record(span: ReadableSpan, policy: ContentPolicy) -> SpanRecord:
@@ -208,43 +240,3 @@ def _masked_link(link: SpanLink, policy: ContentPolicy) -> SpanLink:
         link.trace_flags,
         link.dropped_attributes,
     )
-
-
-def record_metrics(record: SpanRecord, call: Call | None, metrics: Aggregator) -> None:
-    """Aggregate what a finished span contributes to metrics, each fact once."""
-    attributes = record.attributes
-    seconds = (record.end_unix_ns - record.start_unix_ns) / 1e9
-    exemplar = (record.trace_id, record.span_id) if record.trace_flags & 1 else None
-
-    def observe(metric: names.Metric, value: Any) -> None:
-        if isinstance(value, int | float):
-            metrics.observe(metric, value, labels_of(metric, attributes), exemplar)
-
-    if record.kind is SpanKind.SERVER and names.HTTP_REQUEST_METHOD in attributes:
-        observe(names.HTTP_DURATION, seconds)
-    if names.DB_SYSTEM in attributes:
-        observe(names.DB_DURATION, seconds)
-        for query in searches.measured(attributes, call.searches if call is not None else ()):
-            record_store(query, metrics, exemplar)
-    if names.PROVIDER_NAME in attributes:
-        observe(names.OPERATION_DURATION, seconds)
-        observe(names.FIRST_CHUNK, attributes.get(names.TIME_TO_FIRST_CHUNK))
-        _count_tokens(record, metrics, exemplar)
-        if call is not None and call.stream is not None:
-            gaps = ((later - earlier) / 1e9 for earlier, later in pairwise(call.stream.times))
-            labels = labels_of(names.PER_CHUNK, attributes)
-            metrics.observe_all(names.PER_CHUNK, gaps, labels, exemplar)
-    observe(names.PREFILL_SECONDS, attributes.get(names.MODEL_PREFILL))
-    observe(names.DECODE_SECONDS, attributes.get(names.MODEL_DECODE))
-    non_finite = attributes.get(names.LAYERS_NON_FINITE)
-    if isinstance(non_finite, int):
-        metrics.add(names.NON_FINITE, non_finite, labels_of(names.NON_FINITE, attributes))
-
-
-def _count_tokens(record: SpanRecord, metrics: Aggregator, exemplar: tuple[int, int] | None) -> None:
-    attributes: dict[str, Any] = dict(record.attributes)
-    for kind, key in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
-        count = attributes.get(key)
-        if isinstance(count, int):
-            attributes[names.TOKEN_TYPE] = kind
-            metrics.observe(names.TOKEN_USAGE, count, labels_of(names.TOKEN_USAGE, attributes), exemplar)

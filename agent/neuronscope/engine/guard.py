@@ -18,6 +18,9 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 D = TypeVar("D")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 
 MAX_FAULTS = 100
 _log = logging.getLogger("neuronscope")
@@ -54,6 +57,25 @@ class Guard:
         """Like `call`, for what must happen though its site was switched off meanwhile: the end of a call."""
         try:
             return function(*args)
+        except Exception as error:
+            self.fault(site, error)
+            return None
+
+    # What every observed call passes, with as many arguments as it has: packing them costs as much again.
+    def begin(self, site: str, function: Callable[[A, B, C], R], one: A, two: B, three: C) -> R | None:
+        """`call` with three arguments."""
+        if site in self.disabled:
+            return None
+        try:
+            return function(one, two, three)
+        except Exception as error:
+            self.fault(site, error)
+            return None
+
+    def end(self, site: str, function: Callable[[A], R], value: A) -> R | None:
+        """`always` with one argument."""
+        try:
+            return function(value)
         except Exception as error:
             self.fault(site, error)
             return None

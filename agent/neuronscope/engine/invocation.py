@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Token
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from msgspec import Struct
 from opentelemetry import context as otel_context
+from opentelemetry.trace import SpanKind
 
 from neuronscope.engine import bodies, facts
 from neuronscope.engine.context import take_out
@@ -32,35 +34,108 @@ if TYPE_CHECKING:
 FAILED: Final = 400
 
 
-class Call:
-    """What the worker reads of a finished call."""
+class Seam:
+    """A method in whose place we stand: what is the same for all of its calls.
 
-    __slots__ = (
-        "error",
-        "failure",
-        "headers",
-        "http",
-        "method_name",
-        "resends",
-        "result",
-        "searches",
-        "snapshot",
-        "start_perf_ns",
-        "stream",
-    )
+    Attributes:
+        covers: ``(arguments) -> bool``: is such a call to be observed?
+        library: instrumentation scope of its spans.
+        name: what the service calls it.
+        site: where faults of ours are counted.
+        kind: of its spans.
+        bound: its first argument is an instance.
+        parameters: names of its positional arguments, without the instance.
+    """
 
-    def __init__(self, snapshot: Snapshot, method_name: str) -> None:
-        self.snapshot = snapshot
-        self.method_name = method_name
-        self.start_perf_ns = time.perf_counter_ns()
-        self.result: Any = None
-        self.error: ErrorFacts | None = None
-        self.failure: Failure | None = None
-        self.stream: StreamState | None = None
-        self.searches: Sequence[dict[str, Any]] = ()  # by the worker: each query of a batch
-        self.http: Any = None  # the response, until the call returns
-        self.headers: Mapping[str, str] | None = None
-        self.resends: int | None = None
+    __slots__ = ("bound", "covers", "kind", "library", "method", "name", "parameters", "site")
+
+    def __init__(
+        self,
+        method: WrappedMethod,
+        covers: Callable[[tuple[Any, ...]], bool],
+        library: str,
+        name: str,
+        site: str,
+        *,
+        bound: bool,
+        parameters: Sequence[str],
+    ) -> None:
+        self.method = method
+        self.covers = covers
+        self.library = library
+        self.name = name
+        self.site = site
+        self.kind = SpanKind.INTERNAL if method.in_process else SpanKind.CLIENT
+        self.bound = bound
+        self.parameters = tuple(parameters)
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name."""
+        found: dict[str, Any] = dict(zip(self.parameters, args[1:] if self.bound else args))  # noqa: B905
+        found.update(kwargs)
+        return found
+
+    def changed(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments with those replaced that `arguments` holds differently."""
+        instance, given = (args[:1], args[1:]) if self.bound else ((), args)
+        names = self.parameters
+        positional = (
+            *(arguments.get(name, value) for name, value in zip(names, given, strict=False)),
+            *given[len(names) :],
+        )
+        taken = names[: len(given)]
+        keyword = {name: arguments.get(name, value) for name, value in kwargs.items()}
+        extra = {name: value for name, value in arguments.items() if name not in kwargs and name not in taken}
+        return (*instance, *positional), {**keyword, **extra}
+
+
+@functools.lru_cache(maxsize=64)
+def seam_of(library: str) -> Seam:
+    """Stands for the methods of a library whose adapter has a seam of its own."""
+    method = WrappedMethod(target=library, snapshot=lambda *_: None)
+    return Seam(method, lambda _: True, library, "", library, bound=False, parameters=())
+
+
+class Invocation(Struct, eq=False):
+    """One call from its beginning to its end; every method is called through the guard.
+
+    What the worker reads of it later is here, too.  A struct of msgspec's, since one is made for every call.
+
+    Attributes:
+        name: what the service calls the method, or what the call does if that does not tell.
+        span: the span, until it has ended.
+        context: in which the call is made.
+        start_perf_ns: when it began.
+        arguments: what to call with, if it is not what the service gave.
+        replacement: what the service gets instead of a generator.
+        result: for the adapter's reader.
+        searches: what a search found, query by query, once it has been read.
+        http: the HTTP response, until the call returns.
+        resends: how often the request was sent again.
+    """
+
+    engine: Engine
+    seam: Seam
+    snapshot: Snapshot
+    start_perf_ns: int
+    name: str
+    span: LightSpan | None = None
+    context: otel_context.Context | None = None
+    token: Token[otel_context.Context] | None = None
+    watch: Callable[[], None] | None = None
+    arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    replacement: Any = None
+    observing: bool = False
+    result: Any = None
+    error: ErrorFacts | None = None
+    failure: Failure | None = None
+    stream: StreamState | None = None
+    searches: Sequence[dict[str, Any]] = ()
+    http: Any = None
+    headers: Mapping[str, str] | None = None
+    resends: int | None = None
 
     def let_go_of_response(self) -> None:
         """Keep the response's headers; its body is the result's, or the service's."""
@@ -69,7 +144,7 @@ class Call:
             self.headers = http.headers
 
     def keep_of_failure(self, error: BaseException) -> None:
-        """Keep the headers; and if the library did not like a complete answer, the body tells what it cost."""
+        """Keep the headers; and if the library did not like a complete answer, the body tells its cost."""
         http = self.http
         if http is None:
             self.headers = getattr(vars(error).get("response"), "headers", None)
@@ -87,57 +162,31 @@ class Call:
             size += endpoint.size(result)
         return size
 
+    def span_name(self) -> str:
+        """What the span is called, unless somebody renames it."""
+        snapshot = self.snapshot
+        return facts.span_name(
+            snapshot.endpoint.operation, snapshot.target, snapshot.method or self.seam.name
+        )
+
     def start_facts(self) -> dict[str, Any]:
         """The attributes that are known before the call, for samplers and for the finished span."""
         snapshot = self.snapshot
         operation = snapshot.endpoint.operation
-        return dict(facts.start_facts(operation, snapshot.target, snapshot.peer, self.method_name))
+        return dict(facts.start_facts(operation, snapshot.target, snapshot.peer, self.name))
 
-
-class Invocation:
-    """One call from its beginning to its end; every method is called through the guard."""
-
-    __slots__ = (
-        "_context",
-        "_engine",
-        "_method",
-        "_observing",
-        "_replacement",
-        "_token",
-        "_unwrapped",
-        "_watch",
-        "call",
-        "site",
-        "span",
-    )
-
-    def __init__(self, engine: Engine, method: WrappedMethod, site: str, span: LightSpan, call: Call) -> None:
-        self._engine = engine
-        self._observing = False
-        self._unwrapped = False
-        self._replacement: Any = None  # what the service gets instead of a generator
-        self._method = method
-        self.site = site
-        self.span = span
-        self.call = call
-        self._context: otel_context.Context | None = None
-        self._token: Any = None
-        self._watch: Callable[[], None] | None = None
-
-    def enter(self, context: otel_context.Context, watch: Callable[[], None] | None) -> None:
-        """Make the span current for the time of the call."""
-        self._watch = watch
-        self._context = context
-        self._token = otel_context.attach(context)
-
-    def context(self) -> otel_context.Context:
-        """The context in which the call is made."""
-        return self._context if self._context is not None else otel_context.get_current()
+    def end(self) -> None:
+        """End the span, once.  Let go of it: it holds the call until the worker has read that."""
+        span, self.span = self.span, None
+        if span is not None:
+            self.engine.finish(span)
 
     def give_up(self) -> bool:
         """The call was never made."""
         self.leave()
-        self._engine.discard(self.span)
+        span, self.span = self.span, None
+        if span is not None:
+            self.engine.discard(span)
         return True
 
     def leave(self) -> None:
@@ -147,16 +196,18 @@ class Invocation:
         back, and trying would log an error.  And what the call left current on top of our span (baggage,
         say) stays, without our span.
         """
-        token, self._token = self._token, None
+        token = self.token
         if token is not None:
+            self.token = None
             current = otel_context.get_current()
-            if current is self._context:
+            if current is self.context:
                 otel_context.detach(token)
-            else:
+            elif self.span is not None:
                 take_out(self.span, current, token)
-        watch, self._watch = self._watch, None
+        watch = self.watch
         if watch is not None:
-            GUARD.call(self.site, watch)
+            self.watch = None
+            GUARD.call(self.seam.site, watch)
 
     def succeed(self, result: Any) -> bool:
         """The call returned: end the span now, or when the stream or raw response has been read.
@@ -164,76 +215,71 @@ class Invocation:
         True, unless a fault of ours came between.
         """
         self.leave()
+        method = self.seam.method
         later = False
         try:
-            self.call.let_go_of_response()
-            later = self._read_later(result)
-            if not (later or self._unwrapped):
-                unwrap = self._method.unwrap
-                self.call.result = result if unwrap is None else unwrap(result)
+            if self.http is not None:
+                self.let_go_of_response()
+            stream, body = method.stream, method.body
+            if stream is not None and stream.is_stream(result):
+                self._observe_stream(stream, result)
+                later = True
+            elif body is not None and (response := body(result)) is not None:
+                later = self._observe_body(response)
+            else:
+                unwrap = method.unwrap
+                self.result = result if unwrap is None else unwrap(result)
         finally:  # a fault of ours goes to the guard; the span ends all the same
             if not later:
-                self._engine.finish(self.span)
+                self.end()
         return True
 
-    def hand_out(self, result: Any) -> Any:
-        """What the service gets: the result, or the observed generator in its place, of which we let go."""
-        replacement, self._replacement = self._replacement, None
-        return result if replacement is None else replacement
-
-    def _read_later(self, result: Any) -> bool:
-        """Does the result end later than the call?  If so, arrange for it."""
-        method = self._method
-        stream = method.stream
-        if stream is not None and stream.is_stream(result):
-            self._observe_stream(stream, result)
-            return True
-        response = None if method.body is None else method.body(result)
-        if response is not None:
-            return self._observe_body(response)
-        return False
+    def hand_out(self) -> Any:
+        """What the service gets in the place of a generator, and we let go of."""
+        replacement, self.replacement = self.replacement, None
+        return replacement
 
     def fail(self, error: BaseException) -> bool:
         """The call raised: keep type and status, never the exception or its traceback.  True, as above."""
         self.leave()
-        told = GUARD.always(self.site, error_facts, error, self.call.snapshot)
-        self.call.error = told if told is not None else ErrorFacts(type_name(error))
-        GUARD.call(self.site, self.call.keep_of_failure, error)
+        site = self.seam.site
+        told = GUARD.always(site, error_facts, error, self.snapshot)
+        self.error = told if told is not None else ErrorFacts(type_name(error))
+        GUARD.call(site, self.keep_of_failure, error)
         self._note(error)
-        self._engine.finish(self.span)
+        self.end()
         return True
 
     def finish_later(self, result: Any) -> None:
         """A raw response has been read: `result` is the parsed value, a stream, or None."""
-        GUARD.call(self.site, self._finish_later, result)
+        GUARD.call(self.seam.site, self._finish_later, result)
 
     def _finish_later(self, result: Any) -> None:
-        if self.span.end_time is not None or self._observing:
+        if self.span is None or self.observing:
             return
-        stream = self._method.stream
+        stream = self.seam.method.stream
         if stream is not None and stream.is_stream(result):
             self._observe_stream(stream, result)
             return
         if isinstance(result, BaseException):
-            self.call.error = error_facts(result, self.call.snapshot)
+            self.error = error_facts(result, self.snapshot)
             self._note(result)
         else:
-            self.call.result = result
-        self._engine.finish(self.span)
+            self.result = result
+        self.end()
 
     def _observe_body(self, response: Any) -> bool:
         """The service got an HTTP response: its body is the result, now or when it has been read."""
-        self._unwrapped = True
         when_read = getattr(response, "when_read", None)
         if when_read is not None:
             return bool(when_read(self.finish_later))
         status = getattr(response, "status_code", None)
         if isinstance(status, int) and status >= FAILED:
-            self.call.error = ErrorFacts(str(status), status)  # the SDK will raise when it looks at it
+            self.error = ErrorFacts(str(status), status)  # the SDK will raise when it looks at it
             return False
         content = bodies.content_if_read(response)
         if content is not None:
-            self.call.result = content
+            self.result = content
             return False
         decode = bodies.decoder(bodies.content_encoding(response))
         reader: bodies.BodyReader
@@ -243,43 +289,43 @@ class Invocation:
             reader = bodies.LineReader(self._stream_state(), decode)
         else:
             reader = bodies.BodyCollector(self.finish_later, decode)
-        return bodies.read_along(response, self.site, reader)
+        return bodies.read_along(response, self.seam.site, reader)
 
     def _stream_state(self) -> StreamState:
         # A foreign span is finished here and now, so its chunks have to be folded here, too.
-        later = self._engine.later if self.span.foreign is None else None
-        endpoint = self.call.snapshot.endpoint
-        return StreamState(endpoint, self.site, self._engine.content, self._end_stream, later)
+        later = self.engine.later if self.span is None or self.span.foreign is None else None
+        endpoint = self.snapshot.endpoint
+        return StreamState(endpoint, self.seam.site, self.engine.content, self._end_stream, later)
 
     def _observe_stream(self, stream: Stream, result: Any) -> None:
         state = self._stream_state()
         if stream.inner is not None:
             result = stream.inner(result)
         if stream.attach is not None:
-            self._observing = True
+            self.observing = True
             stream.attach(result, state)
             return
         if stream.get_iterator is None or stream.set_iterator is None:
-            self._replacement = observe_generator(result, state)
-            self._observing = True
+            self.replacement = observe_generator(result, state)
+            self.observing = True
             return
         inner = stream.get_iterator(result)
         stream.set_iterator(result, observe(inner, state))
-        self._observing = True
+        self.observing = True
         response = None if stream.body is None else stream.body(result)
-        if response is None or not bodies.notice_close(response, self.site, bodies.CloseNotice(state)):
+        if response is None or not bodies.notice_close(response, self.seam.site, bodies.CloseNotice(state)):
             close_with(result, state)
 
     def _end_stream(self, state: StreamState, error: BaseException | None) -> None:
-        self.call.stream = state
+        self.stream = state
         if error is not None:
-            self.call.error = error_facts(error, self.call.snapshot)
+            self.error = error_facts(error, self.snapshot)
             self._note(error)
-        self._engine.finish(self.span)
+        self.end()
 
     def _note(self, error: BaseException) -> None:
         """For the event of the exception, if events are wanted."""
-        self.call.failure = GUARD.call("events.note", self._engine.events.note, error)
+        self.failure = GUARD.call("events.note", self.engine.events.note, error)
 
 
 def close_with(stream: Any, state: StreamState) -> None:
@@ -341,22 +387,3 @@ def type_name(error: BaseException) -> str:
     """`error.type` of an exception: its qualified class name, without `builtins.`."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def changed_arguments(
-    names: tuple[str, ...],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    arguments: Mapping[str, Any],
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call's arguments with those replaced that our copy holds differently."""
-    positional = tuple(arguments.get(name, value) for name, value in zip(names, args, strict=False)) + tuple(
-        args[len(names) :]
-    )
-    keyword = {name: arguments.get(name, value) for name, value in kwargs.items()}
-    extra = {
-        name: value
-        for name, value in arguments.items()
-        if name not in kwargs and name not in names[: len(args)]
-    }
-    return positional, {**keyword, **extra}

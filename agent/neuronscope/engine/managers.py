@@ -44,8 +44,8 @@ class _Generator:
         invocation, self._invocation = self._invocation, None
         if invocation is not None:
             tell: Callable[..., Any] = getattr(invocation, what)
-            if not GUARD.always(invocation.site, tell, *values):
-                GUARD.always(invocation.site, invocation.leave)
+            if not GUARD.always(invocation.seam.site, tell, *values):
+                GUARD.always(invocation.seam.site, invocation.leave)
 
 
 class _Entering(_Generator):
@@ -53,7 +53,7 @@ class _Entering(_Generator):
         invocation = self._invocation
         if invocation is None:
             return next(self._inner)
-        token = otel_context.attach(invocation.context())
+        token = otel_context.attach(invocation.context or otel_context.get_current())
         try:
             result = next(self._inner)
         except BaseException as error:
@@ -70,7 +70,7 @@ class _AsyncEntering(_Generator):
         invocation = self._invocation
         if invocation is None:
             return await anext(self._inner)
-        token = otel_context.attach(invocation.context())
+        token = otel_context.attach(invocation.context or otel_context.get_current())
         try:
             result = await anext(self._inner)
         except BaseException as error:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from neuronscope import native
 from neuronscope.signals.names import SERIES_FOLDED, Instrument, Metric
@@ -27,12 +27,32 @@ MAX_SERIES = 1_000
 OTHER = "other"
 
 
+Sighting = tuple[float, int, int, int]  # an exemplar's value, time, trace and span, until somebody looks
+
+
 @dataclass(slots=True)
-class _Histogram:
+class Histogram:
+    """One series of a histogram; whoever changes it holds the aggregator's lock."""
+
+    bounds: Sequence[float]
     counts: list[int]
+    exemplars: list[Sighting | None]
     sum: float = 0.0
     count: int = 0
-    exemplars: list[Exemplar | None] = field(default_factory=list[Exemplar | None])
+
+    def add(self, value: float, span: tuple[int, int] | None, now: int) -> None:
+        """Count a finite value; `span` is (trace id, span id) of a *sampled* span, that ended now."""
+        index = bisect_left(self.bounds, value)
+        self.counts[index] += 1
+        self.sum += value
+        self.count += 1
+        if span is not None:
+            self.exemplars[index] = (value, now, *span)
+
+    def value(self) -> HistogramValue:
+        """A copy for readers."""
+        exemplars = tuple(None if seen is None else Exemplar(*seen) for seen in self.exemplars)
+        return HistogramValue(tuple(self.counts), self.sum, self.count, exemplars)
 
 
 class Aggregator:
@@ -49,7 +69,7 @@ class Aggregator:
         self._lock = native.new_lock()
         self._start = clock()
         self._numbers: dict[Metric, dict[Labels, float]] = {}
-        self._histograms: dict[Metric, dict[Labels, _Histogram]] = {}
+        self._histograms: dict[Metric, dict[Labels, Histogram]] = {}
         self._observers: list[Callable[[], None]] = []
 
     def observe(
@@ -71,22 +91,38 @@ class Aggregator:
             if series is None:
                 series = self._histograms[metric] = {}
             histogram = series.get(labels) or self._new_series(metric, series, labels)
+            now = self._clock() if span is not None else 0
             for value in values:
-                if not math.isfinite(value):
-                    continue
-                index = bisect_left(metric.buckets, value)
-                histogram.counts[index] += 1
-                histogram.sum += value
-                histogram.count += 1
-                if span is not None:
-                    histogram.exemplars[index] = Exemplar(value, self._clock(), *span)
+                if math.isfinite(value):
+                    histogram.add(value, span, now)
 
-    def _new_series(self, metric: Metric, series: dict[Labels, _Histogram], labels: Labels) -> _Histogram:
+    def series(self, metric: Metric, labels: Labels) -> Histogram | None:
+        """The series of a histogram, to be kept and filled by `fill`; None if the metric has too many."""
+        with self._lock:
+            series = self._histograms.setdefault(metric, {})
+            found = series.get(labels)
+            if found is None and len(series) < MAX_SERIES:
+                found = self._new_series(metric, series, labels)
+            return found
+
+    def folded(self, metric: Metric, labels: Labels) -> Histogram:
+        """The series that stands for all that a metric has no room for; counts that one was folded."""
+        with self._lock:
+            return self._new_series(metric, self._histograms.setdefault(metric, {}), labels)
+
+    def fill(self, values: Iterable[tuple[Histogram, float]], span: tuple[int, int] | None, now: int) -> None:
+        """Record one value each in several series; `span` ended at `now`."""
+        with self._lock:
+            for histogram, value in values:
+                if math.isfinite(value):
+                    histogram.add(value, span, now)
+
+    def _new_series(self, metric: Metric, series: dict[Labels, Histogram], labels: Labels) -> Histogram:
         labels = self._admit(metric, series, labels)
         histogram = series.get(labels)
         if histogram is None:
             size = len(metric.buckets) + 1
-            histogram = series[labels] = _Histogram([0] * size, exemplars=[None] * size)
+            histogram = series[labels] = Histogram(metric.buckets, [0] * size, [None] * size)
         return histogram
 
     def add(self, metric: Metric, value: float = 1, labels: Labels = ()) -> None:
@@ -119,7 +155,7 @@ class Aggregator:
                 for metric, series in self._numbers.items()
             ]
             families += [
-                MetricFamily(metric, [MetricPoint(labels, _frozen(h)) for labels, h in series.items()])
+                MetricFamily(metric, [MetricPoint(labels, h.value()) for labels, h in series.items()])
                 for metric, series in self._histograms.items()
             ]
         return MetricsSnapshot(families, self._start, self._clock())
@@ -132,7 +168,7 @@ class Aggregator:
             return sum(self._numbers.get(metric, {}).values())
 
     def _admit(
-        self, metric: Metric, series: dict[Labels, float] | dict[Labels, _Histogram], labels: Labels
+        self, metric: Metric, series: dict[Labels, float] | dict[Labels, Histogram], labels: Labels
     ) -> Labels:
         """The labels to record under: the given ones, or the fold once the metric is full."""
         if labels in series or len(series) < MAX_SERIES:
@@ -141,10 +177,6 @@ class Aggregator:
         key = (("metric", metric.name),)
         folded[key] = folded.get(key, 0) + 1
         return tuple((label, OTHER) for label, _ in labels)
-
-
-def _frozen(histogram: _Histogram) -> HistogramValue:
-    return HistogramValue(tuple(histogram.counts), histogram.sum, histogram.count, tuple(histogram.exemplars))
 
 
 def labels_of(metric: Metric, attributes: Mapping[str, object]) -> Labels:

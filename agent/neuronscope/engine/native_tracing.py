@@ -157,7 +157,7 @@ def _traces_to_process(tracer: Any) -> bool:
 
 def _current_call(library: str) -> LightSpan | None:
     """The span of the library's call that is being made."""
-    from neuronscope.engine import OURS
+    from neuronscope.engine.opening import OURS
     from neuronscope.engine.span import LightSpan
 
     current = otel_context.get_current()

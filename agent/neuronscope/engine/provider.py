@@ -74,6 +74,7 @@ class Pipeline:
     Attributes:
         samples_all: our sampler is OpenTelemetry's default: as the parent was, else sampled.  It is then
             not asked for every span.
+        ids: makes the identities of our spans.
         left_out: spans of other instrumentors that stand for a call of ours.
     """
 
@@ -81,6 +82,8 @@ class Pipeline:
         self._settings = settings
         self._take = take
         self._own: TracerProvider | None = None
+        self._own_processors: Any = None
+        self.ids = PrivateIdGenerator()
         self.samples_all = False
         self._tracers: dict[tuple[int, str], trace.Tracer] = {}
         self.left_out = LeftOut()
@@ -98,25 +101,20 @@ class Pipeline:
                         "telemetry.distro.version": __version__,
                     }
                 ),
-                id_generator=PrivateIdGenerator(),
+                id_generator=self.ids,
                 shutdown_on_exit=False,
             )
             provider.add_span_processor(_Intake(self._take, self.left_out))
             self._own = provider
+            self._own_processors = provider._active_span_processor
             self.samples_all = _describe(provider.sampler) == _describe(DEFAULT_ON)
         return self._own
-
-    @property
-    def _own_processors(self) -> tuple[Any, ...]:
-        own: Any = self._own
-        processors: tuple[Any, ...] = own._active_span_processor._span_processors
-        return processors
 
     def foreign(self) -> trace.TracerProvider | None:
         """The provider of the service's own pipeline, or None if spans are ours."""
         provider: Any = trace.get_tracer_provider()
         if provider is self._own:
-            return None if len(self._own_processors) == 1 else self._own
+            return None if len(self._own_processors._span_processors) == 1 else self._own
         if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
             if self._settings.set_global_provider and isinstance(provider, trace.ProxyTracerProvider):
                 trace.set_tracer_provider(self.own)

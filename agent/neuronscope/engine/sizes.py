@@ -12,6 +12,7 @@ from neuronscope.signals.records import Attributes, LogRecord, LogValue, SpanRec
 
 _SPAN: Final = 256
 _ATTRIBUTE: Final = 24
+_PAIR: Final = _ATTRIBUTE + 24  # with its key
 _ITEM: Final = 12
 _SAMPLE: Final = 4
 _SHORT: Final = 1024
@@ -63,7 +64,14 @@ def _nested_bytes(value: LogValue) -> int:
 
 def attributes_bytes(attributes: Attributes) -> int:
     """About how many bytes attributes take when encoded."""
-    return sum(len(key) + value_bytes(value) for key, value in attributes.items())
+    size = _PAIR * len(attributes)
+    for value in attributes.values():
+        kind = value.__class__
+        if kind is str:
+            size += len(cast(str, value))
+        elif kind is not int and kind is not float:
+            size += value_bytes(value) - _ATTRIBUTE
+    return size
 
 
 def value_bytes(value: object) -> int:
@@ -99,7 +107,7 @@ def lighten(record: SpanRecord, limit: int) -> tuple[SpanRecord, int]:
             break
         del attributes[key]
         gone.append(key)
-        size -= len(key) + weight
+        size -= _PAIR - _ATTRIBUTE + weight
     told = attributes.get(names.TRUNCATED)
     known = cast("list[str]", told) if isinstance(told, list) else []
     attributes[names.TRUNCATED] = [*known, *gone[:_TOLD]]

@@ -21,7 +21,7 @@ from neuronscope.signals.records import SpanEvent, SpanLink
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-    from neuronscope.engine.invocation import Call
+    from neuronscope.engine.invocation import Invocation
     from neuronscope.engine.layering import Layer
     from neuronscope.modelcall import ModelCall
     from neuronscope.recording import Recording
@@ -39,7 +39,7 @@ class LightSpan(trace.Span):
     user_attributes: dict[str, Any] | None = None
     event_buffer: list[SpanEvent] | None = None
     link_buffer: list[SpanLink] | None = None
-    call: Call | None = None
+    call: Invocation | None = None
     model_call: ModelCall | None = None
     recording: Recording | None = None
     foreign: trace.Span | None = None
@@ -53,19 +53,24 @@ class LightSpan(trace.Span):
 
     def __init__(
         self,
-        name: str,
+        name: str | None,
         context: SpanContext,
         parent: SpanContext | None,
         kind: SpanKind,
         library: str,
         start_time: int,
     ) -> None:
-        self.name = name
+        self._name = name
         self._context = context
         self.parent = parent
         self.kind = kind
         self.library = library
         self.start_time = start_time
+
+    def release(self) -> None:
+        """Let go of the call: a context that outlives it (a task's, a pool thread's) holds the span alone."""
+        self._name = self.name
+        self.call = None
 
     def adopt(self, context: SpanContext) -> None:
         """Take the identity of the span that the service's own pipeline made for this call."""
@@ -80,8 +85,11 @@ class LightSpan(trace.Span):
     def attributes_at_start(self) -> dict[str, Any]:
         """Ours, as far as they are known before the call is read."""
         if self.call is None:
-            return self.own or {}
-        return {**self.call.start_facts(), **(self.own or {})}
+            return dict(self.own or {})
+        known = self.call.start_facts()
+        if self.own:
+            known.update(self.own)
+        return known
 
     # --- opentelemetry.trace.Span --------------------------------------------------------------
     def get_span_context(self) -> SpanContext:
@@ -139,7 +147,7 @@ class LightSpan(trace.Span):
 
     def update_name(self, name: str) -> None:
         """Rename the span."""
-        self.name = name
+        self._name = name
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """Set the status; once OK it stays, as in the SDK."""
@@ -169,6 +177,18 @@ class LightSpan(trace.Span):
 
     # --- opentelemetry.sdk.trace.ReadableSpan's public read surface --------------------------------
     @property
+    def name(self) -> str:
+        """The name; a call's is made when somebody asks."""
+        name = self._name
+        if name is None:
+            name = self._name = self.call.span_name() if self.call is not None else ""
+        return name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
+
+    @property
     def context(self) -> SpanContext:
         """Same as `get_span_context`."""
         return self._context
@@ -187,6 +207,11 @@ class LightSpan(trace.Span):
     def links(self) -> Sequence[SpanLink]:
         """Links so far."""
         return tuple(self.link_buffer or ())
+
+    def outcome(self) -> tuple[StatusCode, str | None]:
+        """The status so far, and its description."""
+        status = self._status
+        return (StatusCode.UNSET, None) if status is None else (status.status_code, status.description)
 
     @property
     def status(self) -> Status:

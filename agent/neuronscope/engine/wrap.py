@@ -19,6 +19,7 @@ from neuronscope.engine import ENGINE
 from neuronscope.engine.context import propagate
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.imports import after_import
+from neuronscope.engine.invocation import Seam
 from neuronscope.engine.managers import observe_manager
 from neuronscope.instrumentation import ClientIntegration, HandOff, ResponseSeam, WrappedMethod
 
@@ -71,13 +72,25 @@ class Installation:
         if self._objects.get(key) is gone:
             del self._objects[key]
 
-    def covers(self, instance: Any) -> bool:
-        """Is a call on `instance` to be observed?"""
-        return ENGINE.active and self.active and (self.everything or self._included(instance))
+    def covers(self, args: tuple[Any, ...]) -> bool:
+        """Is a method's call with these arguments to be observed?  The first is its instance."""
+        if not (ENGINE.active and self.active and args):
+            return False  # without an instance Python will complain
+        return self.everything or self._included(args[0])
+
+    def covers_function(self, _: tuple[Any, ...]) -> bool:
+        """Is a function's call to be observed?"""
+        return ENGINE.active and self.active and self.everything
 
     def _included(self, instance: Any) -> bool:
-        found = self._objects.get(id(instance))
-        return found is not None and found() is instance
+        members = self.integration.members
+        return self._is_among(instance) or (
+            members is not None and bool(self._objects) and any(map(self._is_among, members(instance)))
+        )
+
+    def _is_among(self, obj: Any) -> bool:
+        found = self._objects.get(id(obj))
+        return found is not None and found() is obj
 
     def _by_module(self) -> dict[str, list[Callable[[ModuleType], None]]]:
         work: dict[str, list[Callable[[ModuleType], None]]] = {}
@@ -189,85 +202,87 @@ def wrapper_for(
     installation: Installation, method: WrappedMethod, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """The wrapper of one method."""
-    site = f"{installation.library}.{original.__qualname__}"
-    is_method = "." in method.target.partition(":")[2]
-    parameters = _positional_names(original)[1 if is_method else 0 :]
-    library, name, begin = installation.library, _called(method.target), ENGINE.begin
-
-    def open_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if is_method and not args:
-            return None  # no instance: Python will complain
-        instance, rest = (args[0], args[1:]) if is_method else (None, args)
-        if not installation.covers(instance):
-            return None
-        return begin(method, library, name, site, instance, parameters, rest, kwargs)
+    bound = "." in method.target.partition(":")[2]
+    seam = Seam(
+        method,
+        installation.covers if bound else installation.covers_function,
+        installation.library,
+        _called(method.target),
+        f"{installation.library}.{original.__qualname__}",
+        bound=bound,
+        parameters=_positional_names(original)[1 if bound else 0 :],
+    )
+    engine, site, begin = ENGINE, seam.site, ENGINE.begin
+    guarded_begin, end, always = GUARD.begin, GUARD.end, GUARD.always
 
     if method.awaitable:
-        return _promise_wrapper(site, open_call, original)
+        return _promise_wrapper(seam, original)
     if inspect.iscoroutinefunction(original):
 
         @functools.wraps(original)
         async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
-            opened = GUARD.call(site, open_call, args, kwargs)
-            if opened is None:
+            if not engine.active:
                 return await original(*args, **kwargs)
-            invocation, call_args, call_kwargs = opened
+            invocation = guarded_begin(site, begin, seam, args, kwargs)
+            if invocation is None:
+                return await original(*args, **kwargs)
+            if invocation.arguments is not None:
+                args, kwargs = invocation.arguments
             try:
-                result = await original(*args[:is_method], *call_args, **call_kwargs)
+                result = await original(*args, **kwargs)
             except BaseException as error:
-                if not GUARD.always(site, invocation.fail, error):
-                    GUARD.always(site, invocation.leave)
+                if not end(site, invocation.fail, error):
+                    always(site, invocation.leave)
                 raise
-            if not GUARD.always(site, invocation.succeed, result):
-                GUARD.always(site, invocation.leave)
-            return invocation.hand_out(result)
+            if not end(site, invocation.succeed, result):
+                always(site, invocation.leave)
+            return result if invocation.replacement is None else invocation.hand_out()
 
         return async_wrapper
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        opened = GUARD.call(site, open_call, args, kwargs)
-        if opened is None:
+        if not engine.active:
             return original(*args, **kwargs)
-        invocation, call_args, call_kwargs = opened
+        invocation = guarded_begin(site, begin, seam, args, kwargs)
+        if invocation is None:
+            return original(*args, **kwargs)
+        if invocation.arguments is not None:
+            args, kwargs = invocation.arguments
         try:
-            result = original(*args[:is_method], *call_args, **call_kwargs)
+            result = original(*args, **kwargs)
         except BaseException as error:
-            if not GUARD.always(site, invocation.fail, error):
-                GUARD.always(site, invocation.leave)
+            if not end(site, invocation.fail, error):
+                always(site, invocation.leave)
             raise
         if method.manager:
-            if not GUARD.always(site, observe_manager, result, invocation):
-                GUARD.always(site, invocation.give_up)
+            if not always(site, observe_manager, result, invocation):
+                always(site, invocation.give_up)
             return result
-        if not GUARD.always(site, invocation.succeed, result):
-            GUARD.always(site, invocation.leave)
-        return invocation.hand_out(result)
+        if not end(site, invocation.succeed, result):
+            always(site, invocation.leave)
+        return result if invocation.replacement is None else invocation.hand_out()
 
     return wrapper
 
 
-def _promise_wrapper(
-    site: str,
-    open_call: Callable[[tuple[Any, ...], dict[str, Any]], Any],
-    original: Callable[..., Any],
-) -> Callable[..., Any]:
+def _promise_wrapper(seam: Seam, original: Callable[..., Any]) -> Callable[..., Any]:
     """The wrapper of a plain function that returns a coroutine: the call is made when that is awaited."""
+    site = seam.site
 
     async def answer(promise: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        opened = GUARD.call(site, open_call, args, kwargs)
-        if opened is None:
+        invocation = GUARD.begin(site, ENGINE.begin, seam, args, kwargs)
+        if invocation is None:
             return await promise
-        invocation = opened[0]
         try:
             result = await promise
         except BaseException as error:
-            if not GUARD.always(site, invocation.fail, error):
+            if not GUARD.end(site, invocation.fail, error):
                 GUARD.always(site, invocation.leave)
             raise
-        if not GUARD.always(site, invocation.succeed, result):
+        if not GUARD.end(site, invocation.succeed, result):
             GUARD.always(site, invocation.leave)
-        return invocation.hand_out(result)
+        return result if invocation.replacement is None else invocation.hand_out()
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -297,6 +312,10 @@ def _carrier(
     def with_context(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not (ENGINE.active and installation.active):
             return None
+        if handoff.package:
+            function = args[index] if len(args) > index else kwargs.get(handoff.parameter)
+            if str(getattr(function, "__module__", "")).partition(".")[0] != handoff.package:
+                return None
         if len(args) > index:  # first: a keyword of the same name may be meant for the callable
             return (*args[:index], propagate(args[index]), *args[index + 1 :]), kwargs
         if handoff.parameter in kwargs:
@@ -337,7 +356,7 @@ def _follower(installation: Installation, original: Callable[..., Any]) -> Calla
     """A wrapper that includes the result of `original` when its instance is included."""
 
     def follow(args: tuple[Any, ...], result: Any) -> None:
-        if args and result is not None and installation.covers(args[0]):
+        if result is not None and installation.covers(args):
             installation.include(result)
 
     if inspect.iscoroutinefunction(original):

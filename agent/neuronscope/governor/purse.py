@@ -53,27 +53,31 @@ class Purse:
         self._accounts: dict[str, Account] = {}
 
     # --- observed time ---------------------------------------------------------------------------
-    def enter(self, probe: str = "", spent_ns: float = 0) -> None:
-        """An observed interval begins (a call, a scope); `spent_ns` of the caller's thread went into that."""
+    def enter(self, probe: str = "", spent_ns: float = 0, now: int = 0) -> None:
+        """An observed interval begins (a call, a scope); `spent_ns` of the caller's thread went into that.
+
+        Args:
+            now: the clock's reading, of who has just taken it.
+        """
         self._acquire()
         try:
             work = self._work
             if work.active == 0:
-                work.since = self._clock()
+                work.since = now or self._clock()
             work.active += 1
             if spent_ns:
                 self._charge(probe, spent_ns)
         finally:
             self._release()
 
-    def leave(self, probe: str = "", spent_ns: float = 0) -> None:
+    def leave(self, probe: str = "", spent_ns: float = 0, now: int = 0) -> None:
         """An observed interval ends; `spent_ns` of the caller's thread went into observing it."""
         self._acquire()
         try:
             work = self._work
             work.active -= 1
             if work.active == 0:
-                work.closed_ns += self._clock() - work.since
+                work.closed_ns += (now or self._clock()) - work.since
             if spent_ns:
                 self._charge(probe, spent_ns)
         finally:

@@ -234,7 +234,7 @@ class Endpoint:
     called: str | None = None
 
 
-class Snapshot(NamedTuple):  # made for every call: see Peer
+class Snapshot(Struct, frozen=True):  # made for every call
     """What the hot path keeps of a call's arguments: scalars, and references the call cannot change.
 
     Attributes:
@@ -337,10 +337,12 @@ class HandOff:
     Attributes:
         target: ``"module:Class.method"``.
         parameter: name of the parameter that holds the callable.
+        package: only callables of this package: one that a library hands over itself; empty: all.
     """
 
     target: str
     parameter: str
+    package: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,8 +403,8 @@ class ClientIntegration:
         gaps: what is known not to be observed.
         copies: methods whose result stands for their instance (``client.with_options``): when only single
             objects are instrumented, the copy is instrumented too.
-        members: ``(object) -> objects that act for it``: when only single objects are instrumented, those are
-            too (a collection's object for queries, say).
+        members: ``(object) -> objects that act for it`` (a collection's object for queries, say): when only
+            single objects are instrumented, those are too, and whatever shares one of them.
         install: escape hatch for a library that a table cannot describe: ``(engine) -> undo``.  Called
             once all of `modules` that are going to be imported have been; must be idempotent.
     """
@@ -487,4 +489,30 @@ class ObservingBackend(BackendAdapter, Protocol):
 
     def not_visited(self, model_obj: Any, layer_ids: Iterable[str], seen: Collection[str]) -> dict[str, str]:
         """Why watched layers were not `seen`: ``fused``, ``scripted``, ``compiled`` or ``not run``."""
+        ...
+
+
+@runtime_checkable
+class GradientBackend(Protocol):
+    """A backend that can also show gradients."""
+
+    def observe_gradient(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
+        """Call `callback` with the gradient by each of the layer's outputs; the function returned undoes just this.
+
+        A run whose output has no gradient gives a snapshot that refuses to be read, with the reason.
+        """
+        ...
+
+
+@runtime_checkable
+class AttentionBackend(Protocol):
+    """A backend that can also show attention weights."""
+
+    def observe_attention(
+        self, model_obj: Any, layer_id: str, callback: LayerCallback, heads: Sequence[int] | None
+    ) -> Callable[[], None]:
+        """Call `callback` with each run's weights, (batch, head, query, key); the function returned undoes this.
+
+        A run that shows none gives a snapshot that refuses to be read, with the reason.
+        """
         ...

@@ -38,12 +38,11 @@ class SpanEncoder(RequestEncoder[SpanRecord]):
         """The body of one `Span` message."""
         span = record
         attributes, unencodable = self._attributes.encode(span.attributes, b"\x4a")  # attributes = 9
-        trace_id = span.trace_id
+        trace_id, parent = span.trace_id, span.parent_span_id
         parts = [
             _identity(b"\x0a\x10", trace_id >> 64, trace_id & _LOW, b"\x12\x08", span.span_id),  # = 1, 2
             b"\x1a" + string(span.trace_state) if span.trace_state else b"",  # trace_state = 3
-            # parent_span_id = 4
-            b"" if span.parent_span_id is None else b"\x22\x08" + span.parent_span_id.to_bytes(8, "big"),
+            b"" if parent is None else b"\x22\x08" + parent.to_bytes(8, "big"),  # parent_span_id = 4
             self._names.get(span.name) or self.name(span.name, b"\x2a"),  # name = 5
             _KINDS[span.kind],
             _times(b"\x39", span.start_unix_ns, b"\x41", span.end_unix_ns),  # = 7, 8

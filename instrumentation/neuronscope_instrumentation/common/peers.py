@@ -11,6 +11,8 @@ from neuronscope.instrumentation import Peer
 
 _PORTS: Final = {"https": 443, "http": 80}
 Provider = Callable[[str], str]
+_MAX_BASES: Final = 256
+_BASES: Final[dict[int, tuple[Any, Peer]]] = {}  # by identity; held, so that no other URL gets the same
 
 
 def peer(base_url: Any, url: str, provider: Provider) -> Peer:
@@ -23,7 +25,15 @@ def peer(base_url: Any, url: str, provider: Provider) -> Peer:
     """
     if "://" in url:
         return peer_at(url.partition("?")[0], provider)
-    return _peer(base_url.host, base_url.port, base_url.scheme, provider)
+    # The properties of such a URL take a microsecond to read, and a client's is one object for all its calls.
+    known = _BASES.get(id(base_url))
+    if known is not None and known[0] is base_url:
+        return known[1]
+    found = _peer(base_url.host, base_url.port, base_url.scheme, provider)
+    if len(_BASES) >= _MAX_BASES:
+        _BASES.clear()
+    _BASES[id(base_url)] = base_url, found
+    return found
 
 
 @lru_cache(maxsize=256)

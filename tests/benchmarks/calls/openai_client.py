@@ -209,7 +209,8 @@ class Sdk:
 
     def _ready_stream(self) -> Any:
         stream = object.__new__(self._openai.Stream)
-        stream.response, stream._iterator = _NoResponse(), iter(self._chunks)
+        # A generator, as the SDK's own is.
+        stream.response, stream._iterator = _NoResponse(), (chunk for chunk in self._chunks)
         return stream
 
     def _install_switch(self, owner: Any, name: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from neuronscope.engine import ENGINE, guard
 from neuronscope.instrumentation import ClientIntegration, Snapshot, WrappedMethod, registry
 
@@ -32,7 +34,7 @@ def half_broken(method: WrappedMethod, number: int) -> WrappedMethod:
             is_content=broken,
             read_error=broken,
         )
-        return kept._replace(endpoint=endpoint)
+        return msgspec.structs.replace(kept, endpoint=endpoint)
 
     changes: dict[str, Any] = {"snapshot": snapshot}
     for name in ("unwrap", "body", "inject_headers", "model"):

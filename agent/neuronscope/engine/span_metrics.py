@@ -1,0 +1,108 @@
+"""What a finished span contributes to metrics, each fact once.  Run by the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.trace import SpanKind
+
+from neuronscope.engine import searches
+from neuronscope.engine.metrics import MAX_SERIES, Aggregator, Histogram, labels_of
+from neuronscope.engine.retrieval_metrics import record_store
+from neuronscope.signals import names
+from neuronscope.signals.names import Metric
+
+if TYPE_CHECKING:
+    from neuronscope.engine.invocation import Invocation
+    from neuronscope.signals.records import SpanRecord
+
+# What every GenAI call may tell: metric, token type, and the attribute with the value.
+_CALL: Final = (
+    (names.FIRST_CHUNK, None, names.TIME_TO_FIRST_CHUNK),
+    (names.TOKEN_USAGE, "input", names.INPUT_TOKENS),
+    (names.TOKEN_USAGE, "output", names.OUTPUT_TOKENS),
+)
+# All their labels: calls that agree in these go into the same series.
+_LABELS: Final = names.OPERATION_DURATION.labels
+Slot = tuple[Metric, str | None]
+_DURATION: Final[Slot] = (names.OPERATION_DURATION, None)
+
+
+class SpanMetrics:
+    """Feeds an aggregator.  For one thread."""
+
+    def __init__(self, metrics: Aggregator) -> None:
+        self._metrics = metrics
+        self._known: dict[tuple[object, ...], dict[Slot, Histogram]] = {}
+
+    def record(self, record: SpanRecord, call: Invocation | None) -> None:
+        """Aggregate what a finished span tells."""
+        attributes = record.attributes
+        seconds = (record.end_unix_ns - record.start_unix_ns) / 1e9
+        exemplar = (record.trace_id, record.span_id) if record.trace_flags & 1 else None
+        if names.PROVIDER_NAME in attributes:
+            self._call(record, call, seconds, exemplar)
+        if names.DB_SYSTEM in attributes:
+            self._observe(names.DB_DURATION, seconds, attributes, exemplar)
+            for query in searches.measured(attributes, call.searches if call is not None else ()):
+                record_store(query, self._metrics, exemplar)
+        elif record.kind is SpanKind.SERVER and names.HTTP_REQUEST_METHOD in attributes:
+            self._observe(names.HTTP_DURATION, seconds, attributes, exemplar)
+        if record.kind is not SpanKind.CLIENT:
+            self._model_call(attributes, exemplar)
+
+    def _model_call(self, attributes: Mapping[str, Any], exemplar: tuple[int, int] | None) -> None:
+        """What is known of a model's call in this process."""
+        self._observe(names.PREFILL_SECONDS, attributes.get(names.MODEL_PREFILL), attributes, exemplar)
+        self._observe(names.DECODE_SECONDS, attributes.get(names.MODEL_DECODE), attributes, exemplar)
+        non_finite = attributes.get(names.LAYERS_NON_FINITE)
+        if isinstance(non_finite, int):
+            self._metrics.add(names.NON_FINITE, non_finite, labels_of(names.NON_FINITE, attributes))
+
+    def _observe(
+        self, metric: Metric, value: Any, attributes: Mapping[str, Any], exemplar: tuple[int, int] | None
+    ) -> None:
+        if isinstance(value, int | float):
+            self._metrics.observe(metric, value, labels_of(metric, attributes), exemplar)
+
+    def _call(
+        self, record: SpanRecord, call: Invocation | None, seconds: float, exemplar: tuple[int, int] | None
+    ) -> None:
+        """A GenAI call: its series are looked up together, by one key."""
+        attributes = record.attributes
+        known = self._series_of(attributes)
+        values = [(known.get(_DURATION) or self._find(known, _DURATION, attributes), seconds)]
+        for metric, token_type, key in _CALL:
+            value = attributes.get(key)
+            if value.__class__ is int or value.__class__ is float:
+                slot = (metric, token_type)
+                values.append((known.get(slot) or self._find(known, slot, attributes), value))
+        self._metrics.fill(values, exemplar, record.end_unix_ns)
+        if call is not None and call.stream is not None:
+            gaps = ((later - earlier) / 1e9 for earlier, later in pairwise(call.stream.times))
+            self._metrics.observe_all(names.PER_CHUNK, gaps, labels_of(names.PER_CHUNK, attributes), exemplar)
+
+    def _series_of(self, attributes: Mapping[str, Any]) -> dict[Slot, Histogram]:
+        key = tuple(map(attributes.get, _LABELS))
+        try:
+            known = self._known.get(key)
+        except TypeError:  # a label that is a list
+            return {}
+        if known is None:
+            known = {}
+            if len(self._known) < MAX_SERIES:
+                self._known[key] = known
+        return known
+
+    def _find(self, known: dict[Slot, Histogram], slot: Slot, attributes: Mapping[str, Any]) -> Histogram:
+        metric, token_type = slot
+        if token_type is not None:
+            attributes = {**attributes, names.TOKEN_TYPE: token_type}
+        labels = labels_of(metric, attributes)
+        found = self._metrics.series(metric, labels)
+        if found is None:
+            return self._metrics.folded(metric, labels)  # not remembered, so that each is counted
+        known[slot] = found
+        return found
