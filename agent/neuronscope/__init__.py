@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from neuronscope._version import __version__
 
 if TYPE_CHECKING:
-    from neuronscope import hooks, probes, testing
+    from neuronscope import hooks, interventions, probes, testing
     from neuronscope.artifact import Artifact, load
     from neuronscope.dataset import Dataset
     from neuronscope.diagnosis.baseline import Baseline
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         NszError,
         NszLimitError,
         OverheadBudgetExceeded,
+        UnsupportedProbeError,
         UnsupportedTensorError,
     )
     from neuronscope.fingerprints import fingerprint
@@ -71,6 +72,7 @@ _NAMES = {
     "NszError": "exceptions",
     "NszLimitError": "exceptions",
     "OverheadBudgetExceeded": "exceptions",
+    "UnsupportedProbeError": "exceptions",
     "UnsupportedTensorError": "exceptions",
     "fingerprint": "fingerprints",
     "BackendAdapter": "instrumentation",
@@ -94,6 +96,7 @@ _NAMES = {
 }
 _MODULES = {
     "hooks": "hooks",
+    "interventions": "interventions",
     "probes": "probes",
     "registry": "instrumentation.registry",
     "testing": "testing",
@@ -126,6 +129,7 @@ __all__ = [
     "SpanRecord",
     "TensorSnapshot",
     "TensorSummary",
+    "UnsupportedProbeError",
     "UnsupportedTensorError",
     "__version__",
     "dump",
@@ -133,6 +137,7 @@ __all__ = [
     "flush",
     "hooks",
     "instrument",
+    "interventions",
     "load",
     "probes",
     "propagate",

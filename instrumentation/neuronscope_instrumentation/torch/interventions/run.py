@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextvars
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -51,6 +52,33 @@ _PATIENCE: Final = 100  # how often a model is told to end that goes on instead
 _CHECKPOINT: Final = "torch/utils/checkpoint.py"
 
 
+class _Open:
+    """The runs of one thread that have not ended; ends them when it is dropped, with its thread.
+
+    A thread that ends takes its greenlets' stacks with it, and what they hold would never be freed.  Thread-local
+    values are dropped by the ending thread itself: the last moment in which its models can be ended.
+    """
+
+    __slots__ = ("runs",)
+
+    def __init__(self) -> None:
+        self.runs: dict[int, weakref.ref[Run]] = {}
+
+    def __del__(self) -> None:
+        for ref in list(self.runs.values()):
+            run = ref()
+            if run is not None and not run.closed:
+                run.abandon()
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.open = _Open()
+
+
+_local: Final = _Local()
+
+
 class Run:
     """The model's side of a trace.  Of one thread; `abandon` may be called from any.
 
@@ -68,9 +96,9 @@ class Run:
     """
 
     __slots__ = (
-        "__weakref__", "_args", "_call", "_kwargs", "_thread",
+        "__weakref__", "_args", "_autocast", "_call", "_inference_side", "_kwargs", "_thread",
         "_versions", "_waiting", "at_in", "at_out", "body", "boundary", "closed", "dynamo", "finished", "grad", "greenlet", "has_result", "in_grad_mode",
-        "inference", "inference_side", "inputs", "mask", "result", "resume", "sites", "skipped", "step_overrun", "stopped", "to_body", "value",
+        "inference", "inputs", "mask", "result", "resume", "sites", "skipped", "step_overrun", "stopped", "to_body", "value",
     )  # fmt: skip
 
     def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -104,9 +132,11 @@ class Run:
         self.in_grad_mode = grad_enabled()
         self.grad: bool | None = self.in_grad_mode
         self.inference = inference_enabled()
+        self._autocast = threadstate.autocast_state()
         if self._apart() or threadstate.any_autocast():
             self._waiting, self.grad = threadstate.capture(), None
-        self.inference_side = threadstate.InferenceSide()
+        self._inference_side = threadstate.InferenceSide()
+        _local.open.runs[id(self)] = weakref.ref(self)
 
     # --- turns -------------------------------------------------------------------------------------
 
@@ -162,7 +192,7 @@ class Run:
         now = threadstate.capture()
         then = self._waiting
         if then is None:
-            then = threadstate.plain(now, grad=bool(self.grad), inference=self.inference)
+            then = threadstate.plain(grad=bool(self.grad), inference=self.inference, autocast=self._autocast)
         if to_model and self._versions is not None:
             self._refuse_changed_in_checkpoint()
         self._waiting = now
@@ -170,13 +200,8 @@ class Run:
         if now == then:
             if threadstate.is_plain(now):
                 self._waiting, self.grad, self.inference = None, now.grad[0], now.inference
-        elif to_model:
-            side = self.inference_side
-            enter = then.inference
-            differs = enter is not now.inference
-            threadstate.change(now, then, (lambda: side.enter(enter)) if differs else side.leave)
         else:
-            threadstate.change(now, then, self.inference_side.leave)
+            threadstate.change(now, then, self._inference_side)
         if not to_model and not ending and self.in_grad_mode and self.in_checkpoint():
             self._versions = [(leaf, _version(leaf)) for leaf in tensor_leaves(self.value)]
 
@@ -256,18 +281,23 @@ class Run:
         if not self.closed:
             self.closed = True
             slots.leave(self.sites.values())
+            _local.open.runs.pop(id(self), None)
             self.sites = {}  # sites refer to their run: so nothing waits for the garbage collector
 
     def abandon(self) -> None:
         """The trace is gone without having been left: end the model if that is possible here."""
         self.close()
-        if not self.finished and threading.get_ident() == self._thread:
+        if not self.finished and self.in_its_thread():
             self.stop()
         self.finished = True
         self._at_no_site()
         self._args, self._kwargs = (), {}
         self.resume = self.to_body = _gone
         self.greenlet = None
+
+    def in_its_thread(self) -> bool:
+        """Is this the thread in which the model runs?"""
+        return threading.get_ident() == self._thread
 
     def take_result(self) -> Any:
         """What the traced call returned; the model runs to its end first."""

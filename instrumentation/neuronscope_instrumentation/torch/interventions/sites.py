@@ -134,8 +134,7 @@ class Site:
 
     @inputs.setter
     def inputs(self, value: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
-        old = self._before_call("inputs")
-        self._check(old, value, "inputs")
+        self._refuse_unless(values.inputs_mismatch(self._before_call("inputs"), value, f"{self.path}: inputs"))
         self._replace(value)
 
     @property
@@ -314,7 +313,9 @@ class Site:
         run.value = value
 
     def _check(self, old: Any, new: Any, what: str) -> None:
-        why = values.mismatch(old, new, f"{self.path or 'the model'}: {what}")
+        self._refuse_unless(values.mismatch(old, new, f"{self.path or 'the model'}: {what}"))
+
+    def _refuse_unless(self, why: str | None) -> None:
         if why is not None:
             raise WrongValueError(f"{why} Nothing was changed; site.replace(value) does not check.")
 

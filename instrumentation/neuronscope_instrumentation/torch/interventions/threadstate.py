@@ -2,8 +2,11 @@
 
 Body and model of a trace run in one thread, but each as if it had the thread to itself: a ``no_grad`` that the
 body opens around a read is the body's, one that the model's forward opens is the model's.  Kept apart are grad
-and forward-grad mode, inference mode, autocast, the stacks of function modes (the default device among them)
+mode, inference mode, autocast, the stacks of function modes (the default device among them)
 and dispatch modes, the switch that turns ``__torch_function__`` off, and saved-tensor hooks.
+
+Two switches are kept apart only where something else differs, since asking for them each time would cost more
+than they matter: forward-grad mode, and `disable_saved_tensors_hooks`.
 
 State of the whole process is not: default dtype, anomaly mode, determinism, the fast path of
 `nn.MultiheadAttention`, the stance of `torch.compile`, the number of threads.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -46,11 +50,10 @@ in_transform: Final[Callable[[], object]] = getattr(
 in_engine: Final[Callable[[], int]] = _C._current_graph_task_id
 """Number of the backward pass that runs in this thread; -1: none."""
 
-_DEVICES: Final = tuple(
-    name
-    for name in ("cpu", "cuda", "xpu", "mps")
-    if name in getattr(_C, "_autocast_supported_devices", lambda: ["cpu", "cuda"])()
-)
+@cache
+def _devices() -> tuple[str, ...]:
+    accelerator = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    return ("cpu",) if accelerator is None else ("cpu", accelerator.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +84,7 @@ def capture() -> ThreadState:
     return ThreadState(
         grad=(torch.is_grad_enabled(), _C._is_fwd_grad_enabled()),
         inference=torch.is_inference_mode_enabled(),
-        autocast=(
-            *((torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in _DEVICES),
-            torch.is_autocast_cache_enabled(),
-        ),
+        autocast=autocast_state(),
         functions=tuple(_C._get_function_stack_at(i) for i in range(function_modes())),
         functions_state=_C._get_torch_function_state(),
         dispatch=tuple(_C._get_dispatch_stack_at(i) for i in range(dispatch_modes())),
@@ -94,10 +94,18 @@ def capture() -> ThreadState:
     )
 
 
-def change(now: ThreadState, then: ThreadState, set_inference: Callable[[], None]) -> None:
-    """Go over from the state captured last to another one; `set_inference` does so for inference mode."""
+def autocast_state() -> tuple[Any, ...]:
+    """Whether autocast is on for each device, the dtype it casts to, and whether casts are kept."""
+    return (
+        *((torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in _devices()),
+        torch.is_autocast_cache_enabled(),
+    )
+
+
+def change(now: ThreadState, then: ThreadState, inference: InferenceSide) -> None:
+    """Go over from the state captured last to another one."""
     _pop_modes(now)
-    set_inference()
+    inference.begin(then.inference)
     if torch.is_grad_enabled() != then.grad[0]:
         _C._set_grad_enabled(then.grad[0])
     if _C._is_fwd_grad_enabled() != then.grad[1]:
@@ -124,12 +132,12 @@ def is_plain(state: ThreadState) -> bool:
     )
 
 
-def plain(like: ThreadState, *, grad: bool, inference: bool) -> ThreadState:
-    """The plain state of a grad and an inference mode; what it leaves open is as in another state."""
+def plain(*, grad: bool, inference: bool, autocast: tuple[Any, ...]) -> ThreadState:
+    """The plain state of a grad and an inference mode."""
     return ThreadState(
-        grad=(grad, like.grad[1] or not inference),
+        grad=(grad, not inference),
         inference=inference,
-        autocast=(*((False, dtype) for _, dtype in like.autocast[:-1]), like.autocast[-1]),
+        autocast=autocast,
         functions=(),
         functions_state=_ENABLED,
         dispatch=(),
@@ -140,10 +148,10 @@ def plain(like: ThreadState, *, grad: bool, inference: bool) -> ThreadState:
 
 
 class InferenceSide:
-    """Puts the model's side into an inference mode that the body's is not in.
+    """Puts each side's turn into that side's inference mode.
 
-    torch lets this mode be set by a guard only, that puts back what it found.  Ours is entered as the model's
-    turn begins and left as it ends, so what it finds and puts back is always the body's.
+    torch lets this mode be set by a guard only, that puts back what it found.  Where the sides differ, one is
+    entered as a turn begins and left as it ends: what it finds and puts back is always the other side's.
     """
 
     __slots__ = ("_guard",)
@@ -151,16 +159,14 @@ class InferenceSide:
     def __init__(self) -> None:
         self._guard: Any = None
 
-    def enter(self, enabled: bool) -> None:
-        """The model's turn begins."""
-        self._guard = _C._InferenceMode(enabled)
-        self._guard.__enter__()
-
-    def leave(self) -> None:
-        """The model's turn ends."""
+    def begin(self, enabled: bool) -> None:
+        """One turn ends, and one begins that wants this."""
         if self._guard is not None:
             guard, self._guard = self._guard, None
             guard.__exit__(None, None, None)
+        if torch.is_inference_mode_enabled() is not enabled:
+            self._guard = _C._InferenceMode(enabled)
+            self._guard.__enter__()
 
 
 # `torch.set_default_device` keeps its mode here as well, for `torch.get_default_device`.
@@ -193,7 +199,7 @@ def _set_hooks(now: ThreadState, then: ThreadState) -> None:
 
 
 def _set_autocast(state: tuple[Any, ...]) -> None:
-    for name, (enabled, dtype) in zip(_DEVICES, state, strict=False):
+    for name, (enabled, dtype) in zip(_devices(), state, strict=False):
         torch.set_autocast_enabled(name, enabled)
         torch.set_autocast_dtype(name, dtype)
     torch.set_autocast_cache_enabled(state[-1])

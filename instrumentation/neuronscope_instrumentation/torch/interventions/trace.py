@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from neuronscope.interventions.errors import TraceClosedError
+from neuronscope.interventions.errors import TraceClosedError, WrongThreadError
 from neuronscope_instrumentation.torch.interventions.run import Run
 from neuronscope_instrumentation.torch.interventions.sites import Site
 from neuronscope_instrumentation.torch.interventions.tree import Tree, started
@@ -56,7 +56,11 @@ class Trace:
     ) -> None:
         run = started(self._run)
         try:
-            if kind is not None:
+            if not run.in_its_thread():
+                run.abandon()
+                if kind is None:
+                    raise WrongThreadError("a trace was left in another thread than it was entered in")
+            elif kind is not None:
                 run.stop()
             elif not run.finished:
                 run.finish()

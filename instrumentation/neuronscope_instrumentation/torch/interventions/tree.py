@@ -58,6 +58,7 @@ class Tree:
                 return self.site(started(run), full)
             place = self._places[path] = self._place(path)
         if run is None or run.closed:
+            started(run)
             raise TraceClosedError(f"{path or 'the model'!r} was asked for outside of the trace's block")
         module = place[2]
         site = run.sites[path] = self.site_class(self, run, path, module)
@@ -78,9 +79,10 @@ class Tree:
         """The module at a path now; None if there is none."""
         module: Any = self.model
         for part in path.split(".") if path else ():
-            module = module._modules.get(part)
-            if module is None:
+            children = module._modules
+            if part not in children:
                 return None
+            module = children[part]
         return cast(nn.Module, module)
 
     def match(self, pattern: str) -> list[str]:
@@ -168,10 +170,13 @@ class Tree:
         parent: Any = self.model
         *parts, last = path.split(".")
         for part in parts:
-            parent = parent._modules.get(part)
+            children = parent._modules
+            parent = children[part] if part in children else None
             if parent is None:
                 layers.find_layer(self.model, path)  # raises, and names what is close
-        siblings: Mapping[str, Any] = parent._modules
+        siblings: Any = parent._modules
+        if not hasattr(siblings, "get"):  # TorchScript's own kind of dictionary
+            siblings = dict(siblings.items())
         module = siblings.get(last)
         if module is None:
             layers.find_layer(self.model, path)

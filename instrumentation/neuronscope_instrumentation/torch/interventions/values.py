@@ -28,7 +28,7 @@ def mismatch(old: object, new: object, where: str = "the value") -> str | None:
     if isinstance(old, tuple | list):
         return _sequence_mismatch(cast(Sequence[Any], old), new, where)
     if not isinstance(new, type(old)):
-        return f"{where} is a {_kind(old)}, not a {_kind(new)}"
+        return f"{where} is a {_kind(old)}, not a {_kind(new)}."
     return None
 
 
@@ -63,6 +63,19 @@ def inputs_first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return next(iter(kwargs.values()), None)
 
 
+def inputs_mismatch(old: Any, new: object, where: str) -> str | None:
+    """Why arguments cannot stand for others; they may be more or fewer, but not of other kinds."""
+    pair = cast("tuple[Any, ...]", new) if isinstance(new, tuple) else ()
+    if len(pair) != 2 or not isinstance(pair[0], tuple) or not isinstance(pair[1], dict):
+        return f"{where} are a pair of positional arguments (a tuple) and arguments by name (a dictionary)."
+    args, kwargs = cast("tuple[tuple[Any, ...], dict[str, Any]]", pair)
+    both = [
+        *((f"{where}[0][{i}]", a, b) for i, (a, b) in enumerate(zip(old[0], args, strict=False))),
+        *((f"{where}[1][{name!r}]", old[1][name], kwargs[name]) for name in kwargs if name in old[1]),
+    ]
+    return next((why for place, a, b in both if (why := mismatch(a, b, place)) is not None), None)
+
+
 def with_input(
     args: tuple[Any, ...], kwargs: dict[str, Any], value: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -75,7 +88,7 @@ def with_input(
 
 def _tensor_mismatch(old: torch.Tensor, new: object, where: str) -> str | None:
     if not isinstance(new, torch.Tensor):
-        return f"{where} is a tensor of shape {tuple(old.shape)}, not a {_kind(new)}"
+        return f"{where} is a tensor of shape {tuple(old.shape)}, not a {_kind(new)}."
     if new.shape != old.shape:
         hint = " Use expand_as to repeat it." if new.dim() == old.dim() and 1 in new.shape else ""
         return f"{where} has shape {tuple(old.shape)}, not {tuple(new.shape)}.{hint}"
@@ -88,10 +101,10 @@ def _tensor_mismatch(old: torch.Tensor, new: object, where: str) -> str | None:
 
 def _mapping_mismatch(old: Mapping[Any, Any], new: object, where: str) -> str | None:
     if not isinstance(new, Mapping):
-        return f"{where} is a {_kind(old)} of {list(old)}, not a {_kind(new)}"
+        return f"{where} is a {_kind(old)} of {list(old)}, not a {_kind(new)}."
     given = cast(Mapping[Any, Any], new)
     if list(given) != list(old):
-        return f"{where} has {list(old)}, not {list(given)}"
+        return f"{where} has {list(old)}, not {list(given)}."
     return next(
         (why for key in old if (why := mismatch(old[key], given[key], f"{where}[{key!r}]")) is not None),
         None,
@@ -106,7 +119,7 @@ def _sequence_mismatch(old: Sequence[Any], new: object, where: str) -> str | Non
         )
     given = cast(Sequence[Any], new)
     if len(given) != len(old):
-        return f"{where} is a {_kind(old)} of {len(old)}, not of {len(given)}"
+        return f"{where} is a {_kind(old)} of {len(old)}, not of {len(given)}."
     pairs = enumerate(zip(old, given, strict=True))
     return next((why for i, (a, b) in pairs if (why := mismatch(a, b, f"{where}[{i}]")) is not None), None)
 

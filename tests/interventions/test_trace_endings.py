@@ -1,0 +1,327 @@
+"""However a trace ends, nothing of it is left: no slot, no activation, no half-run model."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import pickle
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import neuronscope as ns
+from neuronscope.interventions import InterventionError
+from tracednets import X, Blocks, blocks, left_on
+
+
+class Ended(Exception):
+    """The body's own."""
+
+
+def normally(model: ns.Model) -> weakref.ref[Any]:
+    with model.trace(X) as t:
+        value = t.h[1].output[0]
+        _ = t.head.output
+    return weakref.ref(value)
+
+
+def by_stop(model: ns.Model) -> weakref.ref[Any]:
+    with model.trace(X) as t:
+        value = t.h[1].output[0]
+        t.stop()
+    return weakref.ref(value)
+
+
+def by_the_body(model: ns.Model) -> weakref.ref[Any]:
+    with pytest.raises(Ended), model.trace(X) as t:
+        ref = weakref.ref(t.h[1].output[0])
+        raise Ended
+    return ref
+
+
+def by_the_model(model: ns.Model) -> weakref.ref[Any]:
+    handle = model.model.head.register_forward_pre_hook(_fail)
+    with pytest.raises(Ended), model.trace(X) as t:
+        ref = weakref.ref(t.h[1].output[0])
+        _ = t.head.output
+    handle.remove()
+    return ref
+
+
+def _fail(*_: object) -> None:
+    raise Ended
+
+
+def by_a_wrong_site(model: ns.Model) -> weakref.ref[Any]:
+    with pytest.raises(InterventionError), model.trace(X) as t:
+        ref = weakref.ref(t.h[1].output[0])
+        _ = t.h[0].output
+    return ref
+
+
+def by_dropping_it(model: ns.Model) -> weakref.ref[Any]:
+    trace: Any = model.trace(X).__enter__()
+    return weakref.ref(trace["h.1"].output[0])
+
+
+def by_a_generator(model: ns.Model) -> weakref.ref[Any]:
+    def reading() -> Generator[Any, None, None]:
+        with model.trace(X) as t:
+            yield t.h[1].output[0]
+
+    return weakref.ref(next(reading()))
+
+
+def by_a_cancelled_task(model: ns.Model) -> weakref.ref[Any]:
+    refs: list[weakref.ref[Any]] = []
+
+    async def body() -> None:
+        with model.trace(X) as t:
+            refs.append(weakref.ref(t.h[1].output[0]))
+            await asyncio.sleep(10)
+
+    async def main() -> None:
+        task = asyncio.create_task(body())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    return refs[0]
+
+
+def by_a_backward_that_fails(model: ns.Model) -> weakref.ref[Any]:
+    with pytest.raises(Ended), model.trace(X) as t:
+        value = t.h[1].output[0]
+        ref = weakref.ref(value)
+        with t.backward(t.result.sum()) as b:
+            b.grad(value, _fail)
+    return ref
+
+
+ENDINGS = [
+    normally, by_stop, by_the_body, by_the_model, by_a_wrong_site, by_dropping_it, by_a_generator,
+    by_a_cancelled_task, by_a_backward_that_fails,
+]  # fmt: skip
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What is freed is freed at once, not by the garbage collector."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("end", ENDINGS, ids=lambda end: end.__name__)
+@pytest.mark.usefixtures("no_collector")
+def test_slots_are_gone_and_activations_free(end: Callable[[ns.Model], weakref.ref[Any]]) -> None:
+    """At once, and the next run is the plain one."""
+    net = blocks()
+    model = ns.Model.wrap(net)
+    ref = end(model)
+    assert not left_on(net)
+    if end is by_a_backward_that_fails:  # the traceback's frames are the test's to drop
+        gc.collect()
+    assert ref() is None
+    assert torch.equal(net(X), blocks()(X))
+    with model.trace(X) as t:
+        assert t.h[0].output[1] is X
+
+
+@pytest.mark.parametrize("end", ENDINGS, ids=lambda end: end.__name__)
+def test_the_model_itself_can_go(end: Callable[[ns.Model], weakref.ref[Any]]) -> None:
+    """Nothing keeps a model that was traced."""
+    net = blocks()
+    model = ns.Model.wrap(net)
+    end(model)
+    ref = weakref.ref(net)
+    del net, model
+    gc.collect()
+    assert ref() is None
+
+
+def test_finally_blocks_and_context_managers_of_the_model_run() -> None:
+    """A stopped model cleans up after itself."""
+    left: list[str] = []
+
+    class Careful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.Identity()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            try:
+                with torch.no_grad():
+                    return self.part(x)  # type: ignore[no-any-return]
+            finally:
+                left.append("finally")
+
+    with ns.Model.wrap(Careful()).trace(X) as t:
+        _ = t.part.output
+        t.stop()
+        assert left == ["finally"]
+        assert torch.is_grad_enabled()
+
+
+def test_a_model_that_swallows_the_stop_is_stopped_at_its_next_site() -> None:
+    """`except BaseException` in a forward does not make it run on."""
+    ran: list[str] = []
+
+    class Stubborn(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Identity(), nn.Identity()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            try:
+                x = self.a(x)
+            except BaseException:  # noqa: BLE001, S110  as some forwards do
+                pass
+            x = self.b(x)
+            ran.append("all")
+            return x
+
+    with ns.Model.wrap(Stubborn()).trace(X) as t:
+        _ = t.b
+        _ = t.a.output
+        t.stop()
+    assert not ran
+
+
+def test_the_body_s_error_is_not_hidden_by_the_model_s_clean_up() -> None:
+    """Both are told."""
+
+    class Messy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.Identity()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            try:
+                return self.part(x)  # type: ignore[no-any-return]
+            finally:
+                raise ValueError("while cleaning up")
+
+    net = Messy()
+    with pytest.raises(ValueError, match="cleaning up") as caught, ns.Model.wrap(net).trace(X) as t:
+        _ = t.part.output
+        raise Ended
+    assert isinstance(caught.value.__context__, BaseException)
+    assert not left_on(net)
+
+
+def test_a_trace_that_outlives_its_thread_leaves_nothing_on_the_model() -> None:
+    """A generator left suspended by a thread that has ended."""
+    net = blocks()
+    kept: list[Any] = []
+
+    refs: list[weakref.ref[Any]] = []
+
+    def reading() -> Generator[None, None, None]:
+        with ns.Model.wrap(net).trace(X) as t:
+            refs.append(weakref.ref(t.h[1].output[0]))
+            yield
+
+    def work() -> None:
+        generator = reading()
+        next(generator)
+        kept.append(generator)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not left_on(net)  # the ending thread has ended its models
+    gc.collect()
+    assert refs[0]() is None
+    kept.pop().close()
+    assert torch.equal(net(X), blocks()(X))
+
+
+def test_dropped_in_another_thread_it_leaves_nothing_on_the_model() -> None:
+    """The garbage collector runs where it likes."""
+    net = blocks()
+    held: list[Any] = [ns.Model.wrap(net).trace(X).__enter__()]
+    _ = held[0]["h.1"].output
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert not left_on(net)
+    assert torch.equal(net(X), blocks()(X))
+
+
+def test_many_traces_leave_nothing_behind() -> None:
+    """Fifty traces, and not one tensor more."""
+    net = blocks()
+    model = ns.Model.wrap(net)
+    with torch.no_grad():
+        for end in ENDINGS[:7]:
+            end(model)
+        gc.collect()
+        before = sum(type(thing) is torch.Tensor for thing in gc.get_objects())
+        for number in range(50):
+            ENDINGS[number % 7](model)
+        after = sum(type(thing) is torch.Tensor for thing in gc.get_objects())
+    assert after <= before
+
+
+def test_copies_made_during_a_trace_are_plain_models_of_their_own() -> None:
+    """deepcopy, pickle and state dictionaries, while the body holds the model."""
+    net = blocks()
+    with ns.Model.wrap(net).trace(X) as t:
+        _ = t.h[0].output
+        _ = t.h[0].lin
+        twin = copy.deepcopy(net)
+        loaded = pickle.loads(pickle.dumps(net))
+        shallow = copy.copy(net.h[0].lin)
+        state = net.state_dict()
+    assert not left_on(twin)
+    assert not left_on(loaded)
+    assert "_call_impl" not in vars(shallow)
+    with torch.no_grad():
+        twin.head.weight.zero_()
+        twin.head.bias.zero_()
+    assert not twin(X).any()
+    assert torch.equal(net(X), t.result)
+    assert list(state) == list(net.state_dict())
+
+
+def test_the_user_s_own_hooks_stay() -> None:
+    """Before, during and after."""
+    net, ran = blocks(), list[int]()
+    net.head.register_forward_hook(lambda *_: ran.append(1))
+    with ns.Model.wrap(net).trace(X) as t:
+        _ = t.head.output
+    net(X)
+    assert len(ran) == 2
+
+
+def test_an_instance_s_own_forward_is_kept() -> None:
+    """accelerate and others put one there."""
+    net = blocks()
+    forward = net.head.forward
+    net.head.forward = lambda x: forward(x) + 1  # type: ignore[method-assign]
+    expected = net(X)
+    with ns.Model.wrap(net).trace(X) as t:
+        assert torch.equal(t.head.output, expected)
+    assert "forward" in vars(net.head)
+    assert torch.equal(net(X), expected)
+
+
+def test_errors_raised_in_greenlets_do_not_bring_the_process_down() -> None:
+    """torch's C++ errors are raised on a greenlet's stack, hundreds of times."""
+    net: Blocks = blocks()
+    model = ns.Model.wrap(net)
+    for _ in range(300):
+        with pytest.raises(RuntimeError, match="shapes"), model.trace(torch.ones(2, 3)) as t:
+            _ = t.h[0].input
+            _ = t.head.output
+    assert not left_on(net)
