@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from neuronscope.instrumentation import Endpoint, Operation, Peer, Response, Snapshot
+from neuronscope.instrumentation import Endpoint, Operation, Peer, ReadRequest, Request, Response, Snapshot
 from neuronscope.signals import names
 from neuronscope_instrumentation.cohere.requests import read_rerank_request
 from neuronscope_instrumentation.cohere.responses import read_rerank
@@ -112,8 +112,11 @@ def keep_rerank(kept: dict[str, Any], asked: Mapping[str, Any], content: bool) -
 # --- answers -----------------------------------------------------------------------------------------
 def _read_chat(result: Any, content: bool) -> Response:
     response = read_chat(result, content)
+    # Counts by modality are LiteLLM's own sums.
+    extra = {key: value for key, value in response.extra.items() if not key.startswith("gen_ai.usage.")}
     unknown = {"input_tokens": None, "output_tokens": None}
-    return with_provider(replace(response, **{**unknown, **tokens([field(result, "usage")])}), result)
+    told = tokens([field(result, "usage")])
+    return with_provider(replace(response, extra=extra, **{**unknown, **told}), result)
 
 
 def _read_embeddings(result: Any, content: bool) -> Response:
@@ -133,13 +136,32 @@ def with_provider(response: Response, result: Any) -> Response:
     return replace(response, extra={**response.extra, names.PROVIDER_NAME: PROVIDERS.get(told, told)})
 
 
+def _not_openais(read: ReadRequest) -> ReadRequest:
+    """A reader whose requests are in OpenAI's words, and go to anybody."""
+
+    def read_request(kept: Mapping[str, Any], content: bool) -> Request:
+        return replace(read(kept, content), api_type=None)
+
+    return read_request
+
+
 CHAT: Final = change(
-    OPENAI_CHAT, read_response=_read_chat, fold_chunk=fold_chat, read_error=None, read_headers=None
+    OPENAI_CHAT,
+    read_request=_not_openais(OPENAI_CHAT.read_request),
+    read_response=_read_chat,
+    fold_chunk=fold_chat,
+    read_error=None,
+    read_headers=None,
 )
 EMBEDDINGS: Final = change(
     OPENAI_EMBEDDINGS, read_response=_read_embeddings, read_error=None, read_headers=None
 )
-RESPONSES: Final = change(OPENAI_RESPONSES, read_error=None, read_headers=None)
+RESPONSES: Final = change(
+    OPENAI_RESPONSES,
+    read_request=_not_openais(OPENAI_RESPONSES.read_request),
+    read_error=None,
+    read_headers=None,
+)
 RERANK: Final = Endpoint(
     operation=Operation.RERANK, read_request=read_rerank_request, read_response=_read_rerank
 )

@@ -1,7 +1,9 @@
 """LiteLLM's streams: their classes take their own steps, and tell whoever watches the object.
 
-What a stream hands out has no token counts, or some that LiteLLM has estimated; what the provider has reported
-lies in the stream's own list of chunks, and is read from there when the stream is over.
+What a stream hands out has no token counts, or some that LiteLLM has estimated; what the provider has
+reported lies in the stream's own list of chunks, and is read from there when the stream is over.  The stream
+of the latest call is kept by LiteLLM itself (`litellm.error_logs`): one that the service drops half-read ends
+with the next call.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ HANDLER: Final = "litellm.litellm_core_utils.streaming_handler"
 RESPONSES_STREAMS: Final = "litellm.responses.streaming_iterator"
 _CLASSES: Final = {
     HANDLER: ("CustomStreamWrapper",),
-    RESPONSES_STREAMS: ("ResponsesAPIStreamingIterator", "SyncResponsesAPIStreamingIterator"),
+    RESPONSES_STREAMS: (
+        "ResponsesAPIStreamingIterator",
+        "SyncResponsesAPIStreamingIterator",
+        "MockResponsesAPIStreamingIterator",  # of a whole answer
+    ),
 }
 _STATE: Final = "_neuronscope_state"  # on a stream: who watches it
 _STEPS: Final = "__next__", "__anext__", "aclose"
@@ -115,7 +121,7 @@ def _fail(stream: Any, state: StreamState, error: BaseException) -> None:
 def _next(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def step(self: Any) -> Any:
-        state = vars(self).get(_STATE)
+        state: StreamState | None = vars(self).get(_STATE)
         if state is None:
             return original(self)
         try:
@@ -132,7 +138,7 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
 def _anext(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def step(self: Any) -> Any:
-        state = vars(self).get(_STATE)
+        state: StreamState | None = vars(self).get(_STATE)
         if state is None:
             return await original(self)
         try:
@@ -149,7 +155,7 @@ def _anext(original: Callable[..., Any]) -> Callable[..., Any]:
 def _aclose(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def aclose(self: Any) -> Any:
-        state = vars(self).get(_STATE)
+        state: StreamState | None = vars(self).get(_STATE)
         if state is not None:
             GUARD.always("litellm.stream", _end, self, state, "client_closed")
         return await original(self)
