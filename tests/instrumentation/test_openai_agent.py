@@ -110,29 +110,6 @@ def test_methods_bound_before_instrumenting_are_observed(server: FakeOpenAI) -> 
         assert len(exporter.spans) == 2
 
 
-def test_azure_is_told_by_its_host(server: FakeOpenAI) -> None:
-    """Deployments in the path, the provider's name from the address."""
-    seen: list[str] = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        seen.append(request.url.path)
-        return httpx2.Response(200, json=chat().body)
-
-    with agent("on") as exporter, httpx2.Client(transport=httpx2.MockTransport(answer)) as http:
-        client = openai.AzureOpenAI(
-            azure_endpoint="https://mine.openai.azure.com",
-            api_key="x",
-            api_version="2024-10-21",
-            http_client=http,
-        )
-        client.chat.completions.create(model="gpt", messages=MESSAGES)
-        client.with_options(timeout=3).chat.completions.create(model="gpt", messages=MESSAGES)
-    assert seen == ["/openai/deployments/gpt/chat/completions"] * 2
-    assert [span.attributes[names.PROVIDER_NAME] for span in exporter.spans] == ["azure.ai.openai"] * 2
-    assert exporter.spans[0].attributes[names.SERVER_ADDRESS] == "mine.openai.azure.com"
-    assert exporter.spans[0].attributes[names.SERVER_PORT] == 443
-
-
 def test_suppressed_calls_are_not_observed(server: FakeOpenAI) -> None:
     """OpenTelemetry's key; an outer layer has the span already."""
     with agent("on") as exporter, sync_client(server) as client:

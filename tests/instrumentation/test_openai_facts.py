@@ -17,7 +17,6 @@ from neuronscope_instrumentation.openai.chat import CHAT, read_chat_request
 from neuronscope_instrumentation.openai.chunks import fold_chat_chunk, has_content
 from neuronscope_instrumentation.openai.embeddings import EMBEDDINGS, read_embeddings
 from neuronscope_instrumentation.openai.messages import read_message
-from neuronscope_instrumentation.openai.peers import provider
 from neuronscope_instrumentation.openai.routes import route_of
 
 
@@ -260,26 +259,6 @@ def test_blobs_become_size_and_hash() -> None:
     }
     (part,) = read_message(audio).parts
     assert (part["mime_type"], part["size"]) == ("audio/wav", len("!é!".encode()))
-
-
-@pytest.mark.parametrize(
-    ("host", "name"),
-    [
-        ("api.openai.com", "openai"),
-        ("eu.api.openai.com", "openai"),
-        ("mine.openai.azure.com", "azure.ai.openai"),
-        ("api.groq.com", "groq"),
-        ("api.deepseek.com", "deepseek"),
-        ("api.mistral.ai", "mistral_ai"),
-        ("api.x.ai", "x_ai"),
-        ("127.0.0.1", "openai"),
-        ("api.openai.com.evil.test", "openai"),
-        ("notapi.x.ai", "openai"),
-    ],
-)
-def test_the_provider_is_told_by_host(host: str, name: str) -> None:
-    """Whatever speaks the protocol elsewhere is `openai`, with its address."""
-    assert provider(host) == name
 
 
 @pytest.mark.parametrize(

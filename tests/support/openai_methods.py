@@ -76,7 +76,7 @@ SPOKEN_FACTS: dict[str, Any] = {
 FILE = ("a.bin", b"not really")
 STREAM_FACTS = {names.REQUEST_STREAM: True, names.STREAM_END: "complete"}
 MESSAGES = [{"role": "user", "content": CANARY}]
-FUNCTION = {"name": "look_up", "description": CANARY, "parameters": {"type": "object", "properties": {}}}
+FUNCTION: dict[str, Any] = {"name": "look_up", "description": CANARY, "parameters": {"type": "object", "properties": {}}}
 
 METHODS: tuple[Method, ...] = (
     Method(
@@ -295,9 +295,12 @@ def _plain(method: Method) -> Iterator[Call]:
     async def drain(client: Any) -> Any:
         return [chunk async for chunk in await aopened(client)]
 
+    def read(client: Any) -> Any:
+        return list(opened(client))
+
     yield _call(method, "", run, arun)
     if method.streamed is not None:
-        yield _call(method, "stream", lambda client: list(opened(client)), drain, opened, aopened)
+        yield _call(method, "stream", read, drain, opened, aopened)
 
 
 def _raw(method: Method) -> Iterator[Call]:

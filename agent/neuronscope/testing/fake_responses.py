@@ -154,10 +154,11 @@ def _part_events(where: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[
 
 
 def _begun(item: Mapping[str, Any]) -> dict[str, Any]:
-    empty: dict[str, Any] = {"message": {"content": []}, "reasoning": {"summary": []}}.get(item["type"], {})
-    if item["type"] in _DELTAS:
-        empty = {_DELTAS[item["type"]][1]: ""}
-    return {**item, **empty}
+    kind = item["type"]
+    if kind in _DELTAS:
+        return {**item, _DELTAS[kind][1]: ""}
+    empty = {"message": "content", "reasoning": "summary"}.get(kind)
+    return dict(item) if empty is None else {**item, empty: []}
 
 
 def _words(text: str) -> list[str]:

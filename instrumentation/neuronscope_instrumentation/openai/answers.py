@@ -96,8 +96,8 @@ def read_error(error: BaseException) -> ErrorFacts:
     billed = None if completion is None else read_chat(completion, False)
     sent_again = _resends(error)
     if sent_again:
-        told = billed.extra if billed is not None else {}
-        billed = replace(billed or Response(), extra={**told, names.HTTP_RESEND_COUNT: sent_again})
+        billed = billed or Response()
+        billed = replace(billed, extra={**billed.extra, names.HTTP_RESEND_COUNT: sent_again})
     return ErrorFacts(type_name(error), count(getattr(error, "status_code", None)), billed)
 
 

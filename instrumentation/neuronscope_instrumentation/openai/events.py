@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, overload
 
-import msgspec
 from msgspec.structs import asdict, replace
 
 from neuronscope.instrumentation import Endpoint, Message, Operation, Response
@@ -80,12 +79,13 @@ class StreamedResponse(Response, frozen=True, kw_only=True):
 
     Attributes:
         so_far: what has come of the output, None where content may not be recorded.
+        waits: a tool of the service was called.
         status: the answer's state, as the last event that tells it says.
         done: the provider has said that the stream is over.
     """
 
     so_far: _Messages | None = None
-    called: list[Any] = msgspec.field(default_factory=list[Any])
+    waits: bool = False
     status: str | None = None
     done: bool = False
 
@@ -136,14 +136,17 @@ def _add_item(streamed: StreamedResponse, event: Any, *, done: bool) -> Streamed
         known.start, known.done = item, done
     if not done:
         return streamed
-    streamed.called.append(item)
-    return replace(streamed, extra={**streamed.extra, **output_facts(streamed.called)})
+    facts = output_facts([item])
+    if names.TOOLS_CALLED in facts:
+        facts[names.TOOLS_CALLED] = [*streamed.extra.get(names.TOOLS_CALLED, ()), *facts[names.TOOLS_CALLED]]
+    waits = streamed.waits or waits_for_service(item)
+    return replace(streamed, extra={**streamed.extra, **facts}, waits=waits)
 
 
 def _add_answer(streamed: StreamedResponse, answer: Any, content: bool, *, done: bool) -> StreamedResponse:
     told = {key: value for key, value in asdict(read_response(answer, content)).items() if value is not None}
     told["extra"] = {**streamed.extra, **told["extra"]}
-    if told.get("finish_reasons") == ["stop"] and any(map(waits_for_service, streamed.called)):
+    if told.get("finish_reasons") == ["stop"] and streamed.waits:
         told["finish_reasons"] = ["tool_calls"]  # of a server that leaves the output out of the last event
     if streamed.so_far is not None and done and "finish_reasons" in told:
         streamed.so_far.reason = told["finish_reasons"][0]

@@ -1,7 +1,12 @@
-"""Who is called, told by host: many providers speak OpenAI's protocol."""
+"""Who is called, told by host: many providers speak OpenAI's protocol.
+
+The semantic conventions want the provider behind the address, whatever SDK reaches it.  Names that they do
+not list are the providers' own, in the same spelling.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any, Final
 
@@ -16,17 +21,48 @@ _HOSTS: Final = {
     "api.x.ai": "x_ai",
     "api.perplexity.ai": "perplexity",
     "api.anthropic.com": "anthropic",
+    "api.cohere.ai": "cohere",
+    "api.cohere.com": "cohere",
+    "api.moonshot.ai": "moonshot_ai",
+    "api.moonshot.cn": "moonshot_ai",
+    "api.together.ai": "together_ai",
+    "api.together.xyz": "together_ai",
+    "api.fireworks.ai": "fireworks_ai",
+    "api.cerebras.ai": "cerebras",
+    "api.sambanova.ai": "sambanova",
+    "api.deepinfra.com": "deepinfra",
+    "api.novita.ai": "novita_ai",
+    "api.ollama.com": "ollama",
+    "ollama.com": "ollama",
+    "openrouter.ai": "openrouter",
+    "router.huggingface.co": "huggingface",
+    "integrate.api.nvidia.com": "nvidia",
+    "dashscope.aliyuncs.com": "alibaba_cloud",
+    "dashscope-intl.aliyuncs.com": "alibaba_cloud",
     "generativelanguage.googleapis.com": "gcp.gemini",
+    "models.inference.ai.azure.com": "azure.ai.inference",
 }
 _SUFFIXES: Final = (
     (".openai.azure.com", "azure.ai.openai"),
     (".cognitiveservices.azure.com", "azure.ai.openai"),
+    (".services.ai.azure.com", "azure.ai.inference"),
+    (".models.ai.azure.com", "azure.ai.inference"),
     (".api.openai.com", "openai"),  # regional endpoints
     (".api.x.ai", "x_ai"),
     ("aiplatform.googleapis.com", "gcp.vertex_ai"),
+    (".ml.cloud.ibm.com", "ibm.watsonx.ai"),
+    (".endpoints.huggingface.cloud", "huggingface"),
 )
+_BEDROCK: Final = re.compile(
+    r"bedrock(-runtime|-mantle)?(-fips)?\.[a-z0-9-]+\.(amazonaws\.com|api\.aws)(\.cn)?"
+)
+# Model servers of one's own, told by the name of their host (compose, Kubernetes), or by a port that nobody
+# else is known to use.
+_SERVERS: Final = {"vllm": "vllm", "ollama": "ollama", "llamacpp": "llama_cpp", "llama-cpp": "llama_cpp"}
+_PORTS: Final = {11434: "ollama"}
 # What the protocol is called when the host says nothing: a proxy, or a model server of one's own.
 DEFAULT: Final = "openai"
+AZURE: Final = "azure.ai.openai"
 
 
 @lru_cache(maxsize=256)
@@ -38,9 +74,29 @@ def provider(host: str) -> str:
     for suffix, name in _SUFFIXES:
         if host.endswith(suffix):
             return name
-    return DEFAULT
+    if _BEDROCK.fullmatch(host):
+        return "aws.bedrock"
+    return _server(host.partition(".")[0]) or DEFAULT
+
+
+def _server(name: str) -> str | None:
+    """The make of a model server whose host is called after it: ``vllm``, ``ollama-0``, ``my-vllm``."""
+    found = (make for word, make in _SERVERS.items() if re.search(rf"(^|[-_]){word}($|[-_0-9])", name))
+    return next(found, None)
 
 
 def peer(client: Any, url: str) -> Peer:
     """The server that a request of `client` goes to; an absolute `url` overrides the client's base."""
-    return peer_of(client.base_url, url, provider)
+    found = peer_of(client.base_url, url, provider)
+    if found.provider != DEFAULT:
+        return found
+    # Azure's own client means Azure, also behind a gateway.
+    return _named(found, azure=hasattr(client, "_azure_ad_token"))
+
+
+@lru_cache(maxsize=256)
+def _named(found: Peer, *, azure: bool) -> Peer:
+    if found.address is not None and found.address.endswith("api.openai.com"):
+        return found
+    name = AZURE if azure else _PORTS.get(found.port or 0, DEFAULT)
+    return found._replace(provider=name)
