@@ -6,7 +6,7 @@ answer) into None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -32,6 +32,39 @@ def field(value: Any, name: str) -> Any:
         extra = value.__pydantic_extra__
         return extra.get(name) if extra else None
     return getattr(value, name, None)
+
+
+def fields(value: Any) -> Mapping[str, Any]:
+    """The fields of a parsed object or a dictionary: for who reads many of them, with `get`."""
+    if value.__class__ is dict:
+        return cast("dict[str, Any]", value)
+    if value is None:
+        return _NOTHING
+    if _has_fields(value.__class__):
+        own, extra = cast("dict[str, Any]", value.__dict__), value.__pydantic_extra__
+        return {**own, **extra} if extra else own
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else _Attributes(value)
+
+
+class _Attributes(Mapping[str, Any]):
+    """The attributes of any object, asked for by name."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self._owner, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(getattr(self._owner, "__dict__", _NOTHING))
+
+    def __len__(self) -> int:
+        return len(getattr(self._owner, "__dict__", _NOTHING))
 
 
 @lru_cache(maxsize=1024)

@@ -2,46 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from neuronscope.engine.invocation import type_name
-from neuronscope.instrumentation import ErrorFacts, Response
+from neuronscope.instrumentation import ErrorFacts, Message, Response
 from neuronscope.signals import names
-from neuronscope_instrumentation.common.fields import count, document, field, items, mapping, text
+from neuronscope_instrumentation.common.fields import (
+    count,
+    document,
+    field,
+    fields,
+    items,
+    mapping,
+    text,
+)
 from neuronscope_instrumentation.openai.facts import known, modalities
 from neuronscope_instrumentation.openai.messages import read_message
 
 
 def read_chat(result: Any, content: bool) -> Response:
     """A chat completion in our words."""
-    completion = document(result)
-    choices = items(field(completion, "choices"))
+    completion = fields(document(result))
+    choices = [fields(choice) for choice in items(completion.get("choices"))]
     if len(choices) > 1:
-        choices = sorted(choices, key=lambda choice: count(field(choice, "index")) or 0)
-    reasons = [text(field(choice, "finish_reason")) for choice in choices]
-    answers = [field(choice, "message") for choice in choices]
-    messages = None
-    if content and choices:
-        messages = [read_message(answer, why) for answer, why in zip(answers, reasons, strict=True)]
-    reported = field(completion, "usage")
+        choices.sort(key=lambda choice: count(choice.get("index")) or 0)
+    reasons: list[str] = []
+    messages: list[Message] = []
+    extra: dict[str, Any] = {}
+    for choice in choices:
+        reason = text(choice.get("finish_reason"))
+        if reason is not None:
+            reasons.append(reason)
+        _add_answer(extra, choice)
+        if content:
+            messages.append(read_message(choice.get("message"), reason))
+    reported = completion.get("usage")
+    if reported is not None:
+        extra.update(usage_by_modality(reported))
     return Response(
         **head(completion),
         **usage(reported),
-        finish_reasons=[reason for reason in reasons if reason is not None] or None,
-        messages=messages,
-        extra={
-            **known(
-                {
-                    names.TOOLS_CALLED: [name for answer in answers for name in _called(answer)] or None,
-                    names.REFUSED: any(field(answer, "refusal") for answer in answers) or None,
-                    names.LOGPROBS: any(field(choice, "logprobs") for choice in choices) or None,
-                }
-            ),
-            **usage_by_modality(reported),
-        },
+        finish_reasons=reasons or None,
+        messages=messages or None,
+        extra=extra,
     )
+
+
+def _add_answer(extra: dict[str, Any], choice: Mapping[str, Any]) -> None:
+    """Add what a choice tells beside its message."""
+    if choice.get("logprobs"):
+        extra[names.LOGPROBS] = True
+    answer = fields(choice.get("message"))
+    if answer.get("refusal"):
+        extra[names.REFUSED] = True
+    if answer.get("tool_calls") or answer.get("function_call"):
+        called = _called(answer)
+        if called:
+            extra[names.TOOLS_CALLED] = [*extra.get(names.TOOLS_CALLED, ()), *called]
 
 
 def _called(answer: Any) -> list[str]:
@@ -54,40 +74,41 @@ def _called(answer: Any) -> list[str]:
 
 def head(completion: Any) -> dict[str, Any]:
     """Facts that a completion and each of its chunks carry; absent ones are left out."""
+    told = fields(completion)
     return known(
         {
-            "id": text(field(completion, "id")),
-            "model": text(field(completion, "model")),
-            "service_tier": text(field(completion, "service_tier")),
-            "system_fingerprint": text(field(completion, "system_fingerprint")),
+            "id": text(told.get("id")),
+            "model": text(told.get("model")),
+            "service_tier": text(told.get("service_tier")),
+            "system_fingerprint": text(told.get("system_fingerprint")),
         }
     )
 
 
 def usage(reported: Any) -> dict[str, Any]:
     """Token counts as the provider reported them: `prompt_tokens` includes cached ones."""
+    told = fields(reported)
     prompt, completion = (
-        field(reported, "prompt_tokens_details"),
-        field(reported, "completion_tokens_details"),
+        fields(told.get("prompt_tokens_details")),
+        fields(told.get("completion_tokens_details")),
     )
-    cached = count(field(prompt, "cached_tokens"))
+    cached = count(prompt.get("cached_tokens"))
     return known(
         {
-            "input_tokens": count(field(reported, "prompt_tokens")),
-            "output_tokens": count(field(reported, "completion_tokens")),
+            "input_tokens": count(told.get("prompt_tokens")),
+            "output_tokens": count(told.get("completion_tokens")),
             # DeepSeek keeps it at the top
-            "cache_read_tokens": count(field(reported, "prompt_cache_hit_tokens"))
-            if cached is None
-            else cached,
-            "cache_write_tokens": count(field(prompt, "cache_write_tokens")),
-            "reasoning_tokens": count(field(completion, "reasoning_tokens")),
+            "cache_read_tokens": count(told.get("prompt_cache_hit_tokens")) if cached is None else cached,
+            "cache_write_tokens": count(prompt.get("cache_write_tokens")),
+            "reasoning_tokens": count(completion.get("reasoning_tokens")),
         }
     )
 
 
 def usage_by_modality(reported: Any) -> dict[str, int]:
     """Token counts by modality."""
-    return modalities(field(reported, "prompt_tokens_details"), field(reported, "completion_tokens_details"))
+    told = fields(reported)
+    return modalities(told.get("prompt_tokens_details"), told.get("completion_tokens_details"))
 
 
 def read_error(error: BaseException) -> ErrorFacts:

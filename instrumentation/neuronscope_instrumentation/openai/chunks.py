@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from neuronscope.instrumentation import Message, Response
 from neuronscope.signals import names
-from neuronscope_instrumentation.common.fields import count, document, items, text
+from neuronscope_instrumentation.common.fields import count, document, fields, items, text
 from neuronscope_instrumentation.common.fields import field as read
 from neuronscope_instrumentation.common.parts import Part, tool_call
 from neuronscope_instrumentation.openai.answers import head, usage, usage_by_modality
@@ -80,15 +80,15 @@ class StreamedChat(Response, frozen=True, kw_only=True):
 
 def fold_chat_chunk(so_far: Response, chunk: Any, content: bool) -> Response:
     """The response after one more chunk."""
-    chunk = document(chunk)
+    seen = fields(document(chunk))
     streamed = so_far if isinstance(so_far, StreamedChat) else _start(content)
-    changes = head(chunk) if streamed.id is None else {}
+    changes = head(seen) if streamed.id is None else {}
     told = False
-    for delta in items(read(chunk, "choices")):
-        told |= _fold_choice(streamed.choices, delta, content)
+    for delta in items(seen.get("choices")):
+        told |= _fold_choice(streamed.choices, fields(delta), content)
     if told:
         changes.update(_facts(streamed))
-    reported = read(chunk, "usage")
+    reported = seen.get("usage")
     if reported is not None:
         changes.update(usage(reported))
         changes["extra"] = {**changes.get("extra", streamed.extra), **usage_by_modality(reported)}
@@ -113,38 +113,41 @@ def _facts(streamed: StreamedChat) -> dict[str, Any]:
     return {"finish_reasons": reasons or None, "extra": {**streamed.extra, **known(extra)}}
 
 
-def _fold_choice(choices: dict[int, _Choice], delta: Any, content: bool) -> bool:
+def _fold_choice(choices: dict[int, _Choice], delta: Mapping[str, Any], content: bool) -> bool:
     """Add a choice's delta; True if it tells more than a piece of text."""
-    choice = choices.setdefault(count(read(delta, "index")) or 0, _Choice())
-    piece = read(delta, "delta")
+    index = count(delta.get("index")) or 0
+    choice = choices.get(index)
+    if choice is None:
+        choice = choices[index] = _Choice()
+    piece = fields(delta.get("delta"))
     told = _fold_tools(choice, piece, content)
-    refusal, reason = text(read(piece, "refusal")), text(read(delta, "finish_reason"))
+    refusal, reason = text(piece.get("refusal")), text(delta.get("finish_reason"))
     if content:
         for pieces, each in (
             (choice.reasoning, reasoning(piece)),
-            (choice.text, text(read(piece, "content"))),
+            (choice.text, text(piece.get("content"))),
             (choice.refusal, refusal),
         ):
             if each is not None:
                 pieces.append(each)
     if refusal is not None and not choice.refused:
         choice.refused = told = True
-    if not choice.logprobs and read(delta, "logprobs"):
+    if not choice.logprobs and delta.get("logprobs"):
         choice.logprobs = told = True
     if reason is not None:
         choice.finish_reason = reason
     return told or reason is not None
 
 
-def _fold_tools(choice: _Choice, delta: Any, content: bool) -> bool:
+def _fold_tools(choice: _Choice, delta: Mapping[str, Any], content: bool) -> bool:
     """Add the pieces of tool calls; True if a new tool is called."""
     known_before = len(choice.tools)
-    calls = read(delta, "tool_calls")
+    calls = delta.get("tool_calls")
     if calls:
         for position, call in enumerate(items(calls)):
             index = count(read(call, "index"))
             _fold_tool(choice, position if index is None else index, call, content)
-    function = read(delta, "function_call")
+    function = delta.get("function_call")
     if function is not None:
         _fold_tool(choice, "function_call", {"function": function}, content)
     return len(choice.tools) > known_before
@@ -164,9 +167,9 @@ def _fold_tool(choice: _Choice, index: Any, call: Any, content: bool) -> None:
 def has_content(chunk: Any) -> bool:
     """Does a chunk carry something the model has written: text, a tool call, reasoning, a refusal, sound?"""
     for choice in items(read(document(chunk), "choices")):
-        delta = read(choice, "delta")
-        if text(read(delta, "content")) or read(delta, "tool_calls") or read(delta, "function_call"):
+        delta = fields(read(choice, "delta"))
+        if delta.get("content") or delta.get("tool_calls") or delta.get("function_call"):
             return True
-        if text(read(delta, "refusal")) or reasoning(delta) or read(delta, "audio"):
+        if delta.get("refusal") or reasoning(delta) or delta.get("audio"):
             return True
     return False

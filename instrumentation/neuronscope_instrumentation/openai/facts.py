@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from neuronscope.signals import names
-from neuronscope_instrumentation.common.fields import count, field, text
+from neuronscope_instrumentation.common.fields import count, field, fields, text
 from neuronscope_instrumentation.common.headers import header_reader
 
-_MODALITIES: Final = ("text", "image", "audio")
 # OpenAI's own, which most compatible providers use too; then Azure's.
 read_headers: Final = header_reader(
     "x-ratelimit-{bound}-{unit}", ("x-request-id", "apim-request-id", "request-id")
@@ -49,9 +48,21 @@ def _name(tool: Any) -> str | None:
 
 def modalities(sent: Any, received: Any) -> dict[str, int]:
     """Token counts by modality, as far as the provider tells them apart."""
-    counts = {
-        f"gen_ai.usage.{modality}.{direction}_tokens": count(field(details, f"{modality}_tokens"))
-        for direction, details in (("input", sent), ("output", received))
-        for modality in _MODALITIES
-    }
-    return {key: value for key, value in counts.items() if value and key in names.ATTRIBUTES}
+    counts: dict[str, int] = {}
+    for details, keys in ((sent, _SENT), (received, _RECEIVED)):
+        told = fields(details)
+        for name, key in keys:
+            number = count(told.get(name))
+            if number:
+                counts[key] = number
+    return counts
+
+
+def _keys(direction: str) -> tuple[tuple[str, str], ...]:
+    """What a provider calls the tokens of each modality, and the attribute they go into."""
+    pairs = ((each, f"gen_ai.usage.{each}.{direction}_tokens") for each in ("text", "image", "audio"))
+    return tuple((f"{each}_tokens", key) for each, key in pairs if key in names.ATTRIBUTES)
+
+
+_SENT: Final = _keys("input")
+_RECEIVED: Final = _keys("output")
