@@ -285,6 +285,14 @@ class Settings:
     prometheus: str = _setting(
         "", "NEURONSCOPE_PROMETHEUS", "Serve /metrics here: HOST:PORT, or a port; 0 picks one.", _address
     )
+    prometheus_dir: str = _setting(
+        "",
+        "NEURONSCOPE_PROMETHEUS_DIR",
+        "Folder in which the processes of a service (workers of a prefork server) share one /metrics page; "
+        "clear it before the service starts.",
+        _text,
+        also=("PROMETHEUS_MULTIPROC_DIR",),
+    )
     probes: tuple[str, ...] = _setting(
         ("blocks:summary",),
         "NEURONSCOPE_PROBES",

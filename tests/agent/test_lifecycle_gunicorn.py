@@ -72,6 +72,53 @@ def test_gunicorn_with_preload(tmp_path: Path, kind: str) -> None:
     assert Counter(collector.spans) == Counter(calls), (tmp_path / "log").read_text()
 
 
+def test_workers_share_one_page_of_metrics(tmp_path: Path) -> None:
+    """Calls of all workers on one page, also of one that was killed."""
+    (tmp_path / "service.py").write_text(APP)
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    port, page = free_port(), free_port()
+    command = [
+        sys.executable, "-m", "neuronscope", "run", "-m", "gunicorn", "service:app", "--preload",
+        "--workers", "3", "--bind", f"127.0.0.1:{port}", "--graceful-timeout", "5",
+    ]  # fmt: skip
+    env = programs.environment()
+    with (
+        (tmp_path / "log").open("wb") as log,
+        programs.running(
+            command,
+            output=log,
+            cwd=tmp_path,
+            PYTHONPATH=os.pathsep.join([str(tmp_path), env["PYTHONPATH"]]),
+            PYTHONWARNINGS="ignore",
+            NEURONSCOPE_INSTRUMENT="fake",
+            NEURONSCOPE_PROMETHEUS=f"127.0.0.1:{page}",
+            NEURONSCOPE_PROMETHEUS_DIR=str(tmp_path / "shared"),
+        ) as server,
+    ):
+        until(lambda: listens(port), 40)
+        callers = {call(port, f"n-{n % 4}") for n in range(30)}
+        assert len(callers) > 1
+        until(lambda: counted(page) == 30, 15)
+        os.kill(callers.pop(), signal.SIGKILL)
+        until(lambda: len(psutil.Process(server.pid).children()) == 3)
+        for number in range(12):
+            call(port, f"n-{number % 4}")
+        until(lambda: counted(page) == 42, 15)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(15) == 0, (tmp_path / "log").read_text()
+
+
+def counted(page: int) -> float:
+    """Calls on the page of metrics; -1 while nobody serves it."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{page}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return -1
+    name = "gen_ai_client_operation_duration_seconds_count"
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
 def listens(port: int) -> bool:
     try:
         call(port, "ready")

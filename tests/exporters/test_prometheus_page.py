@@ -16,7 +16,8 @@ from contextlib import closing, contextmanager
 from typing import Any, cast
 
 import pytest
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics import parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -28,7 +29,7 @@ from neuronscope.exporters import ExporterContext
 from neuronscope.settings import Settings
 from neuronscope.signals import names
 from neuronscope.signals.records import MetricFamily, MetricPoint, MetricsSnapshot
-from neuronscope_exporters.prometheus import PrometheusExporter, create, parse_address
+from neuronscope_exporters.prometheus import MetricsCollector, PrometheusExporter, create, parse_address
 from neuronscope_exporters.prometheus import server as server_module
 from neuronscope_exporters.prometheus.page import MetricsPage, label_name
 from neuronscope_exporters.prometheus.server import render
@@ -401,3 +402,17 @@ def test_platform_serves_what_it_measures() -> None:
 
 def _total(samples: Iterable[Any]) -> float:
     return sum(float(sample.value) for sample in samples)
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_the_page_is_what_prometheus_client_would_write(accept: str) -> None:
+    """The same bytes for counters, gauges, histograms, exemplars, units and labels that need escaping."""
+    aggregator = busy(((names.HTTP_ROUTE, NASTY), (names.HTTP_REQUEST_METHOD, "GET")))
+    aggregator.observe(names.TOP_SCORE, -0.25, ((names.DB_SYSTEM, "qdrant"),), (1, 2))
+    aggregator.observe(names.OPERATION_DURATION, 12.5)
+    aggregator.add(names.RETRIEVALS, 0.125)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(MetricsCollector(aggregator.collect))
+    encode, _ = choose_encoder(accept)
+    ours = re.sub(r"(?m)^(# (HELP|TYPE) )?target(_info)?[ {].*\n", "", page_of(aggregator, accept))
+    assert ours == encode(registry).decode()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeAlias
 
 from neuronscope.signals.names import Instrument, Metric
 from neuronscope.signals.records import (
@@ -24,10 +24,11 @@ from neuronscope.signals.records import (
     MetricsSnapshot,
 )
 
-_UNITS: Final = {"s": "seconds", "By": "bytes", "1": "ratio", "%": "percent"}
+UNITS: Final = {"s": "seconds", "By": "bytes", "1": "ratio", "%": "percent"}
 _TARGET: Final = "Resource attributes of this process."
 MAX_KEPT: Final = 20_000  # label sets whose text is kept from scrape to scrape
-Labels = tuple[tuple[str, str], ...]
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+Snapshot: TypeAlias = Callable[[], MetricsSnapshot]
 
 
 class MetricsPage:
@@ -38,7 +39,7 @@ class MetricsPage:
         resource: OTel resource attributes of the process.
     """
 
-    def __init__(self, snapshot: Callable[[], MetricsSnapshot], resource: Attributes) -> None:
+    def __init__(self, snapshot: Snapshot, resource: Attributes) -> None:
         self._snapshot = snapshot
         self._target = labels_text(
             tuple((key, str(value)) for key, value in resource.items() if not _is_list(value))
@@ -74,7 +75,7 @@ class MetricsPage:
         suffix = "_total" if metric.instrument is Instrument.COUNTER else ""
         for point in source.points:
             labels = self._labels(point.labels)
-            if labels in seen or not _is_finite(point.value):
+            if labels in seen or not is_finite(point.value):
                 continue
             seen.add(labels)
             if isinstance(point.value, HistogramValue):
@@ -101,7 +102,7 @@ def head(metric: Metric, name: str, *, openmetrics: bool) -> Iterator[str]:
         brief = brief.replace('"', r"\"")
     yield f"# HELP {name} {brief}"
     yield f"# TYPE {name} {kind}"
-    unit = _UNITS.get(metric.unit, "")
+    unit = UNITS.get(metric.unit, "")
     if openmetrics and unit and name.endswith(f"_{unit}"):
         yield f"# UNIT {name} {unit}"
 
@@ -141,6 +142,12 @@ def number(value: float) -> str:
 
 
 def labels_text(pairs: Iterable[tuple[str, str]]) -> str:
+    """Labels as they stand between the braces."""
+    labels = labels_of(pairs)
+    return ",".join(f'{name}="{_escaped(labels[name])}"' for name in sorted(labels))
+
+
+def labels_of(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Labels in Prometheus's alphabet; values whose names fall together are joined, as OTel has it."""
     labels: dict[str, str] = {}
     for key, value in pairs:
@@ -148,7 +155,7 @@ def labels_text(pairs: Iterable[tuple[str, str]]) -> str:
         # No wire format carries lone surrogates.
         text = value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
         labels[name] = f"{labels[name]};{text}" if name in labels else text
-    return ",".join(f'{name}="{_escaped(labels[name])}"' for name in sorted(labels))
+    return labels
 
 
 def _escaped(value: str) -> str:
@@ -163,7 +170,8 @@ def label_name(key: str) -> str:
     return name if name and not name[0].isdigit() else f"key_{name}"
 
 
-def _is_finite(value: float | HistogramValue) -> bool:
+def is_finite(value: float | HistogramValue) -> bool:
+    """May it be told?  NaN and Inf would be in every sum of it for ever."""
     return math.isfinite(value.sum if isinstance(value, HistogramValue) else value)
 
 
