@@ -52,6 +52,7 @@ CLIENTS: Final[dict[str, Entry]] = {
     "pinecone": Entry("neuronscope_instrumentation.pinecone:PINECONE", "pinecone", "pinecone"),
     "pgvector": Entry("neuronscope_instrumentation.pgvector:PGVECTOR", "psycopg", "pgvector"),
     "faiss": Entry("neuronscope_instrumentation.faiss:FAISS", "faiss-cpu", "faiss"),
+    "milvus": Entry("neuronscope_instrumentation.milvus:MILVUS", "pymilvus", "milvus"),
     "sentence_transformers": Entry(
         "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",
         "sentence-transformers",

@@ -1,0 +1,26 @@
+"""A real Milvus in this process (`milvus-lite`): a few local files, each used by one test at a time."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["store"]
+
+_free: list[str] = []
+# It tells of every refused call with a trace in which there are times.
+for _name in ("pymilvus", "milvus_lite"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def store() -> Generator[str]:
+    """The path of a database that nobody else uses meanwhile."""
+    path = _free.pop() if _free else str(Path(tempfile.mkdtemp(prefix="neuronscope-milvus-")) / "store.db")
+    try:
+        yield path
+    finally:
+        _free.append(path)
