@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType
 from typing import Any, Final, Protocol
 
@@ -105,6 +105,18 @@ class Visitor(Protocol):
         ...
 
 
+class Tap(Protocol):
+    """Looks at a module's call from before it until after it, and changes nothing."""
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Before the call; what it returns is given to `leave`, and must not raise in the model."""
+        ...
+
+    def leave(self, opened: Any, output: object, *, failed: bool) -> None:
+        """After the call, whatever became of it; `output` is None if it failed."""
+        ...
+
+
 class Slot:
     """Stands for one module's `_call_impl` and tells the module's observers of each output.
 
@@ -120,9 +132,13 @@ class Slot:
         size: of the dictionary then, if it had none of these; else -1.
         below: what is called in the module's class's stead, if anything is.
         edits: what changes outputs of every call, in order: from an output to an output.
+        taps: what looks at a call from before it until after it, in order.
     """
 
-    __slots__ = ("below", "edits", "entries", "entry", "identity", "key", "module", "observers", "size", "visitors")
+    __slots__ = (
+        "below", "edits", "entries", "entry", "identity", "key", "module", "observers", "size", "taps",
+        "visitors",
+    )  # fmt: skip
 
     def __init__(self, module: nn.Module | None = None) -> None:
         self.module: Callable[[], nn.Module | None] = (
@@ -137,11 +153,12 @@ class Slot:
         self.entry: Callable[..., Any] | None = None  # the slot itself, without referring to itself
         self.size = -1
         self.edits: tuple[Callable[[Any], Any], ...] = ()
+        self.taps: tuple[Tap, ...] = ()
 
     @property
     def wanted(self) -> bool:
         """Is there anything left to be here for?"""
-        return bool(self.observers or self.visitors or self.edits)
+        return bool(self.observers or self.visitors or self.edits or self.taps)
 
     def prepare(self, module: nn.Module) -> Slot:
         """Make what will be put into the module, for a slot that comes and goes many times."""
@@ -162,7 +179,10 @@ class Slot:
             if module is None:
                 module = self._leave_stranger()
             below, kind = self.below, class_of(module)
-            output = kind._call_impl(module, *args, **kwargs) if below is None else below(*args, **kwargs)
+            if self.taps:
+                output = _call_tapped(self.taps, module, below, args, kwargs)
+            else:
+                output = kind._call_impl(module, *args, **kwargs) if below is None else below(*args, **kwargs)
             for edit in self.edits:
                 output = edit(output)
         observers = self.observers
@@ -311,12 +331,15 @@ def edit(module: nn.Module, change: Callable[[Any], Any]) -> Callable[[], None]:
     return undo
 
 
-def visit(slot: Slot, module: nn.Module, visitor: Visitor) -> None:
+def visit(slot: Slot, module: nn.Module, visitor: Visitor) -> Visitor:
     """Let a visitor make the module's calls of its greenlet, until `leave`.
 
     Args:
         slot: one for this module, made ready by `prepare`, that is used if the module has none; kept by the
             caller, since making one costs more than this does.
+
+    Returns:
+        The visitor; or the one of this greenlet that is there already, for a module with several paths.
     """
     entries = module.__dict__
     with _lock:
@@ -326,9 +349,13 @@ def visit(slot: Slot, module: nn.Module, visitor: Visitor) -> None:
             _live[slot.identity] = slot
         else:
             slot = _present(slot, module)
+            there = slot.visitors.get(visitor.greenlet)
+            if there is not None:
+                return there
             slot.see_all(module)
             visitor.enter(slot)
         slot.visitors[visitor.greenlet] = visitor
+        return visitor
 
 
 def leave(visitors: Iterable[Visitor]) -> None:
@@ -337,7 +364,13 @@ def leave(visitors: Iterable[Visitor]) -> None:
         for visitor in visitors:
             slot, module = visitor.slot, visitor.module
             others = slot.visitors
-            if others.pop(visitor.greenlet, None) is None or others or slot.observers or slot.edits:
+            if (
+                others.pop(visitor.greenlet, None) is None
+                or others
+                or slot.observers
+                or slot.edits
+                or slot.taps
+            ):
                 continue
             _live.pop(slot.identity, None)
             entries, ours = module.__dict__, slot.entries
@@ -371,6 +404,52 @@ def let_visit(current: Callable[[], Any], entry: CodeType) -> None:
 
 
 _greenlet: Callable[[], Any] = _nothing
+
+
+def tap(module: nn.Module, through: Tap) -> Callable[[], None]:
+    """Let a tap look at each of the module's calls; returns the undo of just this, idempotent."""
+    with _lock:
+        slot = _slot_of(module)
+        if slot is None:
+            slot = Slot(module)
+            slot.install(module)
+            _live[slot.identity] = slot
+        slot.see_all(module)
+        slot.taps += (through,)
+        keep_from_dynamo(Slot.__call__, _hide, _show)
+    used = slot
+
+    def undo() -> None:
+        with _lock:
+            used.taps = tuple([other for other in used.taps if other is not through])
+            owner = used.module()
+            if not used.wanted and _live.pop(used.identity, None) is not None and owner is not None:
+                used.remove(owner)
+
+    return undo
+
+
+def _call_tapped(
+    taps: tuple[Tap, ...],
+    module: nn.Module,
+    below: Callable[..., Any] | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    output: Any = None
+    failed = True
+    opened: list[tuple[Tap, Any]] = []
+    if not torch.compiler.is_compiling() and not getattr(_notifying, "now", False) and is_real_run():
+        opened = [(each, GUARD.call("torch.tap", each.enter, module, args, kwargs)) for each in taps]
+    try:
+        kind = class_of(module)
+        output = kind._call_impl(module, *args, **kwargs) if below is None else below(*args, **kwargs)
+        failed = False
+        return output
+    finally:
+        for each, handle in reversed(opened):
+            if handle is not None:
+                GUARD.call("torch.tap", partial(each.leave, handle, output, failed=failed))
 
 
 def _slot_of(module: nn.Module) -> Slot | None:

@@ -260,6 +260,9 @@ class Run:
         """Body: end the model where it is; its ``finally`` blocks run."""
         if self.finished:
             return
+        if sys.is_finalizing():  # the interpreter ends, and switches no more
+            self.finished = True
+            return
         self.stopped = True
         for site in self.sites.values():
             site.want_everything()

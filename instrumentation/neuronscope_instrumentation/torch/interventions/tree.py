@@ -62,7 +62,10 @@ class Tree:
             raise TraceClosedError(f"{path or 'the model'!r} was asked for outside of the trace's block")
         module = place[2]
         site = run.sites[path] = self.site_class(self, run, path, module)
-        visit(place[3], module, site)
+        there = visit(place[3], module, site)
+        if there is not site:  # a module with several paths is one site
+            site = run.sites[path] = cast(Site, there)
+            return site
         if site.slot.edits:
             site.observe(_Edits(site.slot))
         return site
