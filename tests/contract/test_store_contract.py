@@ -19,7 +19,9 @@ from opentelemetry.trace import StatusCode
 
 import neuronscope as ns
 import store_faiss
+import store_milvus
 import store_pgvector
+import store_pinecone
 import store_qdrant
 from client_cases import CANARY, agent, facts_like, function_at
 from neuronscope import platform
@@ -48,8 +50,11 @@ CASES: tuple[StoreCase, ...] = (
     store_qdrant.CASE,
     store_qdrant.REST,
     store_qdrant.GRPC,
+    store_pinecone.CASE,
+    store_pinecone.GRPC,
     store_faiss.CASE,
     store_pgvector.PSYCOPG,
+    store_milvus.CASE,
 )
 
 

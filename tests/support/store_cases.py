@@ -188,6 +188,9 @@ def plain(value: Any) -> Any:
     if issubclass(kind, Mapping):
         found = cast("Mapping[Any, Any]", value)
         return {key: plain(found[key]) for key in found if key not in VOLATILE}
+    names_of = getattr(kind, "__struct_fields__", None)  # msgspec
+    if names_of is not None:
+        return kind.__qualname__, {name: plain(getattr(value, name)) for name in names_of}
     if hasattr(kind, "DESCRIPTOR"):  # protobuf
         return kind.__qualname__, str(value)
     return kind.__qualname__, plain(vars(value)) if hasattr(value, "__dict__") else repr(value)

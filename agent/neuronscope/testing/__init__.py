@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from neuronscope.testing.fake_mistral import FakeMistral
     from neuronscope.testing.fake_ollama import FakeOllama
     from neuronscope.testing.fake_openai import FakeOpenAI
+    from neuronscope.testing.fake_pinecone import FakePinecone
 
 __all__ = [
     "FakeAnthropic",
@@ -33,6 +34,7 @@ __all__ = [
     "FakeMistral",
     "FakeOllama",
     "FakeOpenAI",
+    "FakePinecone",
     "InMemoryExporter",
 ]
 
@@ -44,6 +46,7 @@ _FAKES: Final = {
     "FakeMistral": "fake_mistral",
     "FakeOllama": "fake_ollama",
     "FakeOpenAI": "fake_openai",
+    "FakePinecone": "fake_pinecone",
 }
 
 

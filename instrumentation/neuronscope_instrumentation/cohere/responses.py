@@ -11,11 +11,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from neuronscope.instrumentation import Message, Response
-from neuronscope.signals import names
 from neuronscope_instrumentation.cohere.messages import answer_parts
 from neuronscope_instrumentation.common.draft import Draft, start
 from neuronscope_instrumentation.common.fields import document, field, items, mapping, number, text
 from neuronscope_instrumentation.common.parts import Part, tool_call, without_none
+from neuronscope_instrumentation.common.retrieval import rerank_facts
 
 _FINISH: Final = {
     "COMPLETE": "stop",
@@ -175,11 +175,10 @@ def read_embeddings(result: Any, content: bool) -> Response:
 
 
 def read_rerank(result: Any, content: bool) -> Response:
-    """A reranking in our words: how many, and how well the best and the worst fit."""
+    """A reranking in our words: how many, how well the best and the worst fit, how far documents moved."""
     answer = document(result)
-    told = [number(field(one, "relevance_score")) for one in items(field(answer, "results"))]
-    scores = [float(score) for score in told if score is not None]
-    extra: dict[str, Any] = {names.RETRIEVAL_RETURNED: len(told)} if told else {}
-    if scores:
-        extra[names.RETRIEVAL_TOP_SCORE], extra[names.RETRIEVAL_KTH_SCORE] = max(scores), min(scores)
+    ranked = items(field(answer, "results"))
+    extra = rerank_facts(
+        [field(one, "index") for one in ranked], [field(one, "relevance_score") for one in ranked]
+    )
     return Response(id=text(field(answer, "id")), extra=extra, input_tokens=_tokens(answer)["input_tokens"])

@@ -55,6 +55,11 @@ def learn_metric(host: str, metric: Any) -> None:
         _learned[host] = METRICS[metric]
 
 
+def forget_metrics() -> None:
+    """Forget what was learned (tests)."""
+    _learned.clear()
+
+
 def learned_metric(host: str) -> str | None:
     """How an index scores, if a call that passed by has told it."""
     return _learned.get(host)

@@ -8,12 +8,14 @@ stays silent within a call that is already observed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from neuronscope.instrumentation import (
     ClientIntegration,
     Endpoint,
+    HandOff,
     Kind,
     Operation,
     Request,
@@ -21,12 +23,11 @@ from neuronscope.instrumentation import (
     Snapshot,
     WrappedMethod,
 )
-from neuronscope_instrumentation.common.fields import count, field, items
+from neuronscope_instrumentation.common.fields import count, document, field, items, mapping
 from neuronscope_instrumentation.common.retrieval import size, store_error
 from neuronscope_instrumentation.pinecone.indexes import known_index, learn_metric
 from neuronscope_instrumentation.pinecone.inference import snapshot_embed, snapshot_rerank
 from neuronscope_instrumentation.pinecone.searches import (
-    QUERY,
     hits_of,
     matches_of,
     snapshot_documents,
@@ -102,15 +103,12 @@ STORE: Final = Endpoint(
 
 def _statistics(instance: Any, arguments: Arguments, content: bool) -> Snapshot:
     """Statistics tell how the index scores."""
-    read = partial(_learn, known_index(instance).host)
-    endpoint = Endpoint(
-        operation=Operation.STORE, read_request=read_store, read_response=read, read_error=store_error
-    )
+    endpoint = replace(STORE, read_response=partial(_learn, known_index(instance).host))
     return _store(instance, arguments, content, endpoint=endpoint)
 
 
 def _learn(host: str, result: Any, _content: bool) -> Response:
-    learn_metric(host, field(result, "metric"))
+    learn_metric(host, field(document(result), "metric"))
     return Response()
 
 
@@ -131,34 +129,47 @@ def _nothing(_result: Any) -> None:
 
 
 # --- requests of indexes that were made before us -----------------------------------------------------------
-_OWN_QUERY: Final = Endpoint(
-    operation=Operation.RETRIEVAL,
-    read_request=QUERY.read_request,
-    read_response=QUERY.read_response,
-    read_error=store_error,
-    called="query",
-)
-_OWN_UPSERT: Final = Endpoint(
-    operation=Operation.STORE, read_request=read_store, read_error=store_error, called="upsert"
-)
+def _listed(body: Any, _content: bool) -> Response:
+    return Response(returned=len(items(field(document(body), "vectors"))))
 
 
-def _request(instance: Any, arguments: Arguments, content: bool) -> Snapshot | None:
+# Arguments of `query`, and what they are called in its request.
+_ASKED: Final = (
+    ("vector", "vector"),
+    ("sparse_vector", "sparseVector"),
+    ("top_k", "topK"),
+    ("filter", "filter"),
+    ("namespace", "namespace"),
+)
+_WRITE: Final = replace(STORE, read_response=None)
+_LIST: Final = replace(STORE, read_response=_listed)
+
+
+def _called(method: str, kept: Snapshot) -> Snapshot:
+    return Snapshot(kept.endpoint, kept.target, kept.arguments, kept.peer, method)
+
+
+def _posted(instance: Any, arguments: Arguments, content: bool) -> Snapshot | None:
     """A request of the HTTP client: only of the methods that an older `Index` calls past us."""
-    path, body = arguments.get("path"), arguments.get("json")
-    if path == "/query" and isinstance(body, dict):
-        asked = {
-            "vector": field(body, "vector"),
-            "sparse_vector": field(body, "sparseVector"),
-            "top_k": field(body, "topK"),
-            "filter": field(body, "filter"),
-            "namespace": field(body, "namespace"),
-        }
-        return snapshot_query(instance, asked, content)._replace(endpoint=_OWN_QUERY)
-    if path == "/vectors/upsert" and isinstance(body, dict):
-        asked = {"namespace": field(body, "namespace"), "vectors": items(field(body, "vectors"))}
-        return _store(instance, asked, content, written="vectors", endpoint=_OWN_UPSERT)
+    path, body = arguments.get("path"), mapping(arguments.get("json"))
+    if body is None:
+        return None
+    if path == "/query":
+        asked = {name: body.get(key) for name, key in _ASKED}
+        return _called("query", snapshot_query(instance, asked, content))
+    if path == "/vectors/upsert":
+        asked = {"namespace": body.get("namespace"), "vectors": body.get("vectors")}
+        return _called("upsert", _store(instance, asked, content, written="vectors", endpoint=_WRITE))
+    if path == "/describe_index_stats":
+        return _called("describe_index_stats", _statistics(instance, {}, content))
     return None
+
+
+def _got(instance: Any, arguments: Arguments, content: bool) -> Snapshot | None:
+    if arguments.get("path") != "/vectors/list":
+        return None
+    namespace = field(mapping(arguments.get("params")), "namespace")
+    return _called("list_paginated", _store(instance, {"namespace": namespace}, content, endpoint=_LIST))
 
 
 def _body(response: Any) -> Any:
@@ -224,6 +235,7 @@ def members(obj: Any) -> Iterator[Any]:
             yield member
 
 
+_HTTP: Final = "pinecone._internal.http_client:HTTPClient"
 PINECONE: Final = ClientIntegration(
     name="pinecone",
     requires="pinecone>=7",
@@ -233,9 +245,12 @@ PINECONE: Final = ClientIntegration(
         *_methods(DOCUMENTS, _DOCUMENT_ROWS),
         *_methods(INFERENCE, _INFERENCE_ROWS),
         *_methods(OLD_INDEXES, _INDEX_ROWS, optional=True),
-        WrappedMethod(
-            target="pinecone._internal.http_client:HTTPClient.post", snapshot=_request, unwrap=_body
-        ),
+        WrappedMethod(target=f"{_HTTP}.post", snapshot=_posted, unwrap=_body),
+        WrappedMethod(target=f"{_HTTP}.get", snapshot=_got, unwrap=_body),
+    ),
+    handoffs=(
+        HandOff("concurrent.futures.thread:ThreadPoolExecutor.submit", "fn", package="pinecone"),
+        HandOff("pinecone._legacy.async_req:_LegacyAsyncPool.submit", "func"),
     ),
     copies=(
         "pinecone._client:Pinecone.index",

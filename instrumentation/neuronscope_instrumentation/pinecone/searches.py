@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from neuronscope.instrumentation import Endpoint, Hit, Operation, Query, Request, Response, Snapshot, Stage
-from neuronscope_instrumentation.common.fields import document, field, items
+from neuronscope_instrumentation.common.fields import document, field, items, text
 from neuronscope_instrumentation.common.retrieval import kept_vector, store_error
 from neuronscope_instrumentation.pinecone.indexes import METRICS, KnownIndex, known_index, learned_metric
 
@@ -127,7 +127,7 @@ def read_documents(kept: Mapping[str, Any], content: bool) -> Request:
     """A search by fields of documents."""
     methods: Sequence[Any] = kept["methods"]
     vectors = [values for method in methods if (values := field(method, "values")) is not None]
-    texts = [text for method in methods if isinstance(text := field(method, "query"), str)]
+    texts = [told for method in methods if (told := text(field(method, "query")))]
     kinds = [_SCORING.get(str(field(method, "type")), _scoring(method)) for method in methods]
     return Request(
         k=kept["k"],
@@ -140,10 +140,15 @@ def read_documents(kept: Mapping[str, Any], content: bool) -> Request:
             )
         ],
         metric=learned_metric(kept["index"].host) if kinds == ["dense"] else None,
-        stages=[Stage(kind, field(method, "field")) for kind, method in zip(kinds, methods, strict=True)]
+        stages=[Stage(kind, _searched(method)) for kind, method in zip(kinds, methods, strict=True)]
         if len(methods) > 1
         else None,
     )
+
+
+def _searched(method: Any) -> str | None:
+    names = items(field(method, "fields"))
+    return str(names[0]) if names else text(field(method, "field"))
 
 
 def _scoring(method: Any) -> str:
