@@ -8,6 +8,7 @@
     ├── MissingDependencyError (ImportError)  an extra is not installed
     ├── LayerNotFoundError (LookupError)      a layer id or pattern matches nothing
     ├── UnsupportedTensorError (TypeError)    a tensor that cannot be summarised or copied
+    ├── UnsupportedProbeError (TypeError)     a probe that the model's runtime cannot serve
     ├── BaselineError (ValueError)            a file that is no baseline of retrieval
     ├── NszError (ValueError)                 a `.nsz` file that is not one, or is damaged
     │   └── NszLimitError                     a file that asks for more than the reader allows
@@ -57,6 +58,10 @@ class UnsupportedTensorError(NeuronscopeError, TypeError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"this tensor cannot be read: {reason}")
         self.reason = reason
+
+
+class UnsupportedProbeError(NeuronscopeError, TypeError):
+    """A probe looks at something that the model's runtime cannot show; the message says what it shows."""
 
 
 class BaselineError(NeuronscopeError, ValueError):

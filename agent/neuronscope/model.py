@@ -10,12 +10,18 @@ from typing import Any
 
 from neuronscope import platform, recording
 from neuronscope.engine.guard import GUARD
-from neuronscope.exceptions import LayerNotFoundError
-from neuronscope.instrumentation import BackendAdapter, LayerCallback, ObservingBackend
+from neuronscope.exceptions import LayerNotFoundError, UnsupportedProbeError
+from neuronscope.instrumentation import (
+    AttentionBackend,
+    BackendAdapter,
+    GradientBackend,
+    LayerCallback,
+    ObservingBackend,
+)
 from neuronscope.instrumentation.registry import backend_for
 from neuronscope.interventions.handle import Intervening
 from neuronscope.layers import LayerObserver, model_name
-from neuronscope.probes import LayerActivations, Probe
+from neuronscope.probes import GRADIENT, OUTPUT, AttentionMaps, LayerActivations, Probe
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import LayerSpec
 
@@ -78,6 +84,7 @@ class Model(Intervening):
 
         Raises:
             LayerNotFoundError: a path or pattern matches no layer; nothing is attached then.
+            UnsupportedProbeError: this runtime cannot show what the probe looks at.
         """
         platform.current()
         probe = kind() if isinstance(kind, type) else kind
@@ -95,7 +102,9 @@ class Model(Intervening):
                     scope,
                     probe.role,
                     critical=probe.critical,
+                    kind=probe,
                 ),
+                probe,
             )
             for layer in found
         ]
@@ -131,7 +140,16 @@ class Model(Intervening):
             )
         return matching
 
-    def _observe(self, layer: str, callback: LayerCallback) -> Callable[[], None]:
+    def _observe(self, layer: str, callback: LayerCallback, probe: Probe) -> Callable[[], None]:
+        if probe.role == GRADIENT and isinstance(self._adapter, GradientBackend):
+            return self._adapter.observe_gradient(self.model, layer, callback)
+        if isinstance(probe, AttentionMaps) and isinstance(self._adapter, AttentionBackend):
+            return self._adapter.observe_attention(self.model, layer, callback, probe.heads)
+        if probe.role != OUTPUT:
+            raise UnsupportedProbeError(
+                f"{type(probe).__name__} looks at a layer's {probe.role}, which the adapter "
+                f"{self.adapter_name!r} cannot show. It shows outputs: use ns.probes.LayerActivations"
+            )
         if isinstance(self._adapter, ObservingBackend):
             return self._adapter.observe_layer(self.model, layer, callback)
         return _SHARED.observe(self._adapter, self.model, layer, callback)

@@ -497,7 +497,7 @@ class GradientBackend(Protocol):
     """A backend that can also show gradients."""
 
     def observe_gradient(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
-        """Call `callback` with the gradient by each of the layer's outputs; the function returned undoes just this.
+        """Call `callback` with the gradient by each of the layer's outputs; returns the undo of just this.
 
         A run whose output has no gradient gives a snapshot that refuses to be read, with the reason.
         """
@@ -511,7 +511,7 @@ class AttentionBackend(Protocol):
     def observe_attention(
         self, model_obj: Any, layer_id: str, callback: LayerCallback, heads: Sequence[int] | None
     ) -> Callable[[], None]:
-        """Call `callback` with each run's weights, (batch, head, query, key); the function returned undoes this.
+        """Call `callback` with each run's weights, (batch, head, query, key); returns the undo of this.
 
         A run that shows none gives a snapshot that refuses to be read, with the reason.
         """

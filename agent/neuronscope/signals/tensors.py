@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -130,6 +130,21 @@ class TensorSnapshot:
         from neuronscope.summaries import arrays
 
         return arrays.details(self.numpy())
+
+    def active_units(self) -> NDArray[Any]:
+        """Which positions of the last dimension are not zero in some row: an array of bools."""
+        values = self.numpy()
+        return (values.reshape(-1, values.shape[-1]) != 0).any(axis=0)  # type: ignore[no-any-return]
+
+    def summarize_later(self) -> Callable[[], TensorSummary] | None:
+        """Start computing the statistics on the tensor's device; the function returned waits for them.
+
+        None where `summarize` gives them at once.
+
+        Raises:
+            UnsupportedTensorError: as `summarize`.
+        """
+        return None
 
     @property
     def attributes(self) -> Mapping[str, AttributeValue]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neuronscope.exceptions import MissingDependencyError
@@ -82,6 +82,31 @@ class TorchAdapter:
         from neuronscope_instrumentation.torch import layers, slots
 
         return slots.observe(layers.find_layer(model_obj, layer_id), callback)
+
+    def observe_gradient(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
+        """Call `callback` with the gradient by the layer's output, during each backward pass.
+
+        By a tensor hook on the first tensor that the layer returned.  Where it needs no gradient the
+        callback gets, at once, a snapshot that refuses to be read: ``no gradient``.
+
+        Raises:
+            LayerNotFoundError: the model has no such layer.
+        """
+        from neuronscope_instrumentation.torch import gradients, layers
+
+        return gradients.observe_gradients(layers.find_layer(model_obj, layer_id), callback)
+
+    def observe_attention(
+        self, model_obj: Any, layer_id: str, callback: LayerCallback, heads: Sequence[int] | None = None
+    ) -> Callable[[], None]:
+        """Call `callback` with the attention weights of each of the layer's runs, (batch, head, query, key).
+
+        Raises:
+            LayerNotFoundError: the model has no such layer.
+        """
+        from neuronscope_instrumentation.torch import attention, layers
+
+        return attention.observe_attention(layers.find_layer(model_obj, layer_id), callback, heads)
 
     def match_layers(self, model_obj: Any, pattern: str) -> list[str]:
         """Paths of the computing modules that a pattern names, in the model's order.

@@ -172,10 +172,20 @@ def _careful(values: torch.Tensor) -> Moments:
 
 def device_moments(plain: torch.Tensor) -> Moments:
     """The same on an accelerator: no value is looked at before one transfer of all of them."""
+    return read_rows(device_rows(plain))
+
+
+def device_rows(plain: torch.Tensor) -> torch.Tensor | None:
+    """Moments of the pieces as a tensor on their device, without waiting for it; None for no elements."""
     wide = torch.float32 if plain.device.type == "mps" else torch.float64
     rows = [_device_row(piece, wide) for piece in pieces(plain, _DEVICE_PIECE)]
+    return torch.stack(rows) if rows else None
+
+
+def read_rows(rows: torch.Tensor | None) -> Moments:
+    """Wait for the rows, and merge them."""
     total = Moments()
-    table = cast(list[list[float]], torch.stack(rows).tolist()) if rows else []
+    table = cast(list[list[float]], rows.tolist()) if rows is not None else []
     for row in table:
         count, finite, mean, squares, energy, low, high, zeros, nans = row
         total.merge(

@@ -62,6 +62,10 @@ function_modes: Final[Callable[[], int]] = _C._len_torch_function_stack
 without_function_modes: Final[Callable[[], Any]] = _C.DisableTorchFunction
 
 
+# Identity of the backward pass that this thread runs; -1 for none.
+graph_task: Final[Callable[[], int]] = _C._current_graph_task_id
+
+
 def has_own_dispatch(tensor: torch.Tensor) -> bool:
     """True for subclasses that are no plain memory: FakeTensor, DTensor, jagged, torchao's."""
     return bool(_C._dispatch_keys(tensor).has(_C.DispatchKey.Python))

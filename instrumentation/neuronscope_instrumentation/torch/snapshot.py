@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import torch
 
 from neuronscope.exceptions import UnsupportedTensorError
+from neuronscope.signals.records import Attributes, AttributeValue
 from neuronscope.signals.tensors import DTYPE_NAMES, TensorSnapshot, TensorSummary
-from neuronscope_instrumentation.torch.internals import has_own_dispatch, isolated, without_function_modes
+from neuronscope_instrumentation.torch.internals import (
+    graph_task,
+    has_own_dispatch,
+    isolated,
+    without_function_modes,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from neuronscope.summaries.details import Details
 
 _TORCH_ONLY_NAMES: Final = {
     "float8_e4m3fnuz": "F8_E4M3FNUZ",
@@ -23,6 +33,11 @@ _TORCH_ONLY_NAMES: Final = {
 # numpy lacks these types: their bits travel as unsigned integers, under their own name.
 _AS_BITS: Final = {1: torch.uint8, 2: torch.uint16}
 _QUANTIZED: Final = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
+
+# Where values are read at once.  Elsewhere the device computes, and the worker waits for it.
+READ_AT_ONCE: Final = frozenset({"cpu", "meta"})
+NOTHING: Final[Attributes] = {}
 
 
 @cache
@@ -62,11 +77,15 @@ class TorchSnapshot(TensorSnapshot):
     Not shared between threads: it lives in the model's thread, for one callback.
     """
 
-    __slots__ = ("_summary", "_tensor")
+    __slots__ = ("_more", "_summary", "_tensor")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, attributes: Attributes = NOTHING) -> None:
+        local = shard(tensor)
+        if local is not None:
+            tensor, attributes = local.tensor, {**attributes, **local.attributes}
         self._tensor: torch.Tensor | None = tensor
         self._summary: TensorSummary | None = None
+        self._more = attributes
         with without_function_modes():  # a mode of the user's would see even `.shape`
             shape = () if tensor.is_nested else tuple(tensor.shape)
             super().__init__(shape, dtype_name(tensor.dtype))
@@ -101,6 +120,68 @@ class TorchSnapshot(TensorSnapshot):
             self._summary = summarize(tensor)
         return self._summary
 
+    def summarize_later(self) -> Callable[[], TensorSummary] | None:
+        """On an accelerator: start, and wait elsewhere; None on the CPU, where an in-place layer may follow.
+
+        Raises:
+            UnsupportedTensorError: the tensor has no plain dense memory to read.
+        """
+        tensor = self._live()
+        if tensor.device.type in READ_AT_ONCE:
+            return None
+        from neuronscope_instrumentation.torch.summary import summarize_later
+
+        return summarize_later(tensor)
+
+    def details(self) -> Details:
+        """Histogram and sketch of the values (see `neuronscope.summaries.details`); costs several passes.
+
+        Raises:
+            UnsupportedTensorError: the tensor has no plain dense memory to read.
+        """
+        from neuronscope.summaries import arrays
+
+        with isolated():
+            plain = readable(self._live()).resolve_conj().resolve_neg()
+            if dtype_name(plain.dtype).startswith(("BF16", "F8_")):
+                plain = plain.to(torch.float32)
+            # Without a copy, if it is in host memory.
+            return arrays.details(plain.cpu().numpy())
+
+    def active_units(self) -> NDArray[Any]:
+        """Which positions of the last dimension are not zero in some row: an array of bools.
+
+        Raises:
+            UnsupportedTensorError: the tensor has no plain dense memory to read.
+        """
+        with isolated():
+            plain = readable(self._live())
+            rows = plain.reshape(-1, plain.shape[-1])
+            return host_copy((rows != 0).any(dim=0))
+
+    @property
+    def attributes(self) -> Attributes:
+        """Was this run a recomputation (activation checkpointing), and on which rank."""
+        recomputed = graph_task() != -1
+        distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
+        rank: int | None = distributed.get_rank() if distributed and distributed.is_initialized() else None
+        if rank is None and not (recomputed or self._more):
+            return self._more
+        found: dict[str, AttributeValue] = dict(self._more)
+        if recomputed:
+            found["recomputed"] = True
+        if rank is not None:
+            found["rank"] = rank
+        return found
+
+    def on_gradient(self, hook: Callable[[torch.Tensor], None]) -> bool:
+        """Call `hook` with the gradient by this tensor when there is one; False if there will be none."""
+        tensor = self._live()
+        if not tensor.requires_grad:
+            return False
+        cast(Any, tensor).register_hook(hook)
+        return True
+
     def close(self) -> None:
         """End the loan: the tensor is let go, and values can no longer be read."""
         self._tensor = None
@@ -112,6 +193,51 @@ class TorchSnapshot(TensorSnapshot):
                 "call numpy() or summarize() there, and keep what they return"
             )
         return self._tensor
+
+
+class AbsentSnapshot(TensorSnapshot):
+    """Stands for a tensor that a run did not have: reading it raises, with the reason."""
+
+    __slots__ = ("_reason",)
+
+    def __init__(self, reason: str) -> None:
+        super().__init__((), "")
+        self._reason = reason
+
+    @property
+    def nbytes(self) -> int:
+        """Nothing."""
+        return 0
+
+    def numpy(self) -> NDArray[Any]:
+        """Raises: there is none.
+
+        Raises:
+            UnsupportedTensorError: always, with the reason.
+        """
+        raise UnsupportedTensorError(self._reason)
+
+
+class Shard(NamedTuple):
+    """This rank's part of a distributed tensor."""
+
+    tensor: torch.Tensor
+    attributes: Attributes
+
+
+def shard(tensor: torch.Tensor) -> Shard | None:
+    """This rank's part of a DTensor, as it lies in memory; None for any other tensor."""
+    if type(tensor).__qualname__ != "DTensor":
+        return None
+    local: Any = getattr(tensor, "_local_tensor", None)
+    spec: Any = getattr(tensor, "_spec", None)
+    if local is None or spec is None:
+        return None
+    told: dict[str, AttributeValue] = {
+        "placements": tuple([str(placement) for placement in spec.placements]),
+        "global_shape": tuple([int(size) for size in spec.shape]),
+    }
+    return Shard(local, told)
 
 
 def host_copy(plain: torch.Tensor) -> NDArray[Any]:

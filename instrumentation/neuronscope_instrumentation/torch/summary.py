@@ -8,8 +8,9 @@ nested, sparse, quantised or freed (design §8).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
@@ -73,6 +74,28 @@ def summarize(tensor: torch.Tensor, fraction: float = 1.0) -> TensorSummary:
         if fraction < 1.0 and (sampled := fallback.sampled_summary(plain, fraction)) is not None:
             return sampled
         return fallback.cpu_moments(plain).summary()
+
+
+def summarize_later(tensor: torch.Tensor) -> Callable[[], TensorSummary]:
+    """Start computing on the tensor's device; the function returned, called from any thread, waits for it.
+
+    Raises:
+        UnsupportedTensorError: see `summarize`.
+    """
+    with isolated():
+        rows = fallback.device_rows(_numeric(tensor))
+    done: Any = None
+    if rows is not None and rows.device.type == "cuda":  # another thread may read on another stream
+        done = cast(Any, torch.cuda.Event)()
+        done.record()
+
+    def read() -> TensorSummary:
+        if done is not None:
+            done.synchronize()
+        with isolated():
+            return fallback.read_rows(rows).summary()
+
+    return read
 
 
 def moments(tensor: torch.Tensor) -> Moments:
