@@ -96,6 +96,7 @@ class Engine:
         redactor: Redactor | None = None,
     ) -> None:
         """Begin to observe with these settings; a running engine is stopped first."""
+        PRICES.use(settings.prices)
         self.stop(settings.exit_timeout_s)
         self.settings = settings
         self._redactor = redactor
@@ -310,20 +311,22 @@ class Engine:
         carrier: Mapping[str, str] | None = None,
         *,
         nested: bool = False,
+        within: otel_context.Context | None = None,
     ) -> tuple[LightSpan, otel_context.Context] | None:
         """Open a span for an adapter with a seam of its own; the context has it as current span.
 
         Args:
             carrier: headers of an incoming request: their trace context becomes the parent.
             nested: a span of the same library may be open around it.
+            within: the context to open it in, if that is not the current one.
         """
         if not self.active:
             return None
-        current = otel_context.get_current()
+        current = otel_context.get_current() if within is None else within
         if carrier is not None:
             current = extract(carrier, current)
         parent = trace.get_current_span(current)
-        if not nested and covered(current, parent, library):
+        if covered(current, parent, "" if nested else library):
             return None
         span = self._opener.open(name, kind, library, lambda: attributes, current, parent)
         span.own = attributes
@@ -331,13 +334,17 @@ class Engine:
         return span, current_with(span, current)
 
     def open_layer(
-        self, snapshot: Snapshot, name: str, library: str
+        self, snapshot: Snapshot, name: str, library: str, within: otel_context.Context | None = None
     ) -> tuple[LightSpan, otel_context.Context] | None:
         """Open a framework's model call for an adapter with a seam of its own; see `engine.layering`.
 
         In the context, the span is not current.  The call's outcome goes into `span.call`, then `finish`.
+
+        Args:
+            within: the context to open it in.  Layers of the current one that are not around it are beside it:
+                calls of a batch, of which only one can be current.
         """
-        current = otel_context.get_current()
+        current = otel_context.get_current() if within is None else within
         parent = trace.get_current_span(current)
         if not self.active or covered(current, parent, ""):  # by its own kind it may be
             return None

@@ -33,11 +33,12 @@ class Layer:
         over: it has ended.
     """
 
-    __slots__ = ("_endpoint", "_kind", "_outer", "_seen", "library", "over")
+    __slots__ = ("_beside", "_endpoint", "_kind", "_outer", "_seen", "library", "over")
 
-    def __init__(self, library: str, endpoint: Endpoint, outer: Layer | None) -> None:
+    def __init__(self, library: str, endpoint: Endpoint, outer: Layer | None, beside: Layer | None) -> None:
         self.library = library
         self.over = False
+        self._beside = beside
         self._endpoint = endpoint
         self._kind = _KINDS.get(endpoint.operation, 0)
         self._outer = outer
@@ -64,6 +65,8 @@ class Layer:
     def hear(self, kind: int) -> None:
         """A call of that kind is billed elsewhere."""
         self._seen |= kind == self._kind
+        if self._beside is not None and not self._beside.over:
+            self._beside.hear(kind)
 
 
 def _note(layer: Layer | None, kind: int) -> None:

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
 from neuronscope import recording as recordings
-from neuronscope.engine.layering import LAYER, Layer
+from neuronscope.engine.layering import LAYER, Layer, layer_in
 from neuronscope.engine.others import is_same_call
 from neuronscope.engine.propagation import unobserved
 from neuronscope.engine.span import LightSpan
@@ -57,7 +57,8 @@ def waiting(
     span: LightSpan, call: Invocation, current: otel_context.Context, outer: Layer | None
 ) -> otel_context.Context:
     """The context of a framework's model call, whose span stands if no client's call is made in it."""
-    span.layer = Layer(span.library, call.snapshot.endpoint, outer)
+    beside = layer_in(otel_context.get_current())
+    span.layer = Layer(span.library, call.snapshot.endpoint, outer, None if beside is outer else beside)
     return otel_context.set_value(LAYER, span.layer, current)
 
 

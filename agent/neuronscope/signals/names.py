@@ -176,6 +176,16 @@ OPENAI_API_TYPE: Final = _attribute("openai.api.type", "string", "chat_completio
 OPENAI_REQUEST_SERVICE_TIER: Final = _attribute("openai.request.service_tier", "string", "Tier asked.")
 OPENAI_RESPONSE_SERVICE_TIER: Final = _attribute("openai.response.service_tier", "string", "Tier used.")
 OPENAI_FINGERPRINT: Final = _attribute("openai.response.system_fingerprint", "string", "Backend id.")
+WORKFLOW_NAME: Final = _attribute("gen_ai.workflow.name", "string", "A framework's chain or query engine.")
+AGENT_NAME: Final = _attribute("gen_ai.agent.name", "string", "The agent's name.")
+TOOL_NAME: Final = _attribute("gen_ai.tool.name", "string", "The tool that was run.")
+TOOL_TYPE: Final = _attribute("gen_ai.tool.type", "string", "function, extension or datastore.")
+TOOL_CALL_ID: Final = _attribute("gen_ai.tool.call.id", "string", "The model's id of its call of the tool.")
+TOOL_ARGUMENTS: Final = _attribute("gen_ai.tool.call.arguments", "any", "What it was given.", _CONTENT)
+TOOL_RESULT: Final = _attribute("gen_ai.tool.call.result", "any", "What it gave back.", _CONTENT)
+DOCUMENTS_RETURNED: Final = _attribute(
+    "neuronscope.documents.returned", "int", "Documents that a framework's retriever returned."
+)
 AWS_REQUEST_ID: Final = _attribute("aws.request_id", "string", "AWS's id of the request.")
 BEDROCK_GUARDRAIL: Final = _attribute("aws.bedrock.guardrail.id", "string", "Guardrail in force.", _ID)
 REASONING_LEVEL: Final = _attribute("gen_ai.request.reasoning.level", "string", "Effort asked for.")
@@ -231,6 +241,10 @@ FETCHED_INPUT_TOKENS: Final = _attribute(
 FETCHED_OUTPUT_TOKENS: Final = _attribute(
     "neuronscope.fetched.output_tokens", "int", "Output tokens of a fetched response; never in metrics."
 )
+COST: Final = _attribute(
+    "neuronscope.cost.usd", "double", "US dollars for the call, by the price table; absent if not known."
+)
+COST_PRICES: Final = _attribute("neuronscope.cost.prices", "string", "Version of the price table.")
 MODERATION_FLAGGED: Final = _attribute("neuronscope.moderation.flagged", "boolean", "Any input was flagged.")
 MODERATION_CATEGORIES: Final = _attribute(
     "neuronscope.moderation.categories", "string[]", "Categories that were flagged."
@@ -379,6 +393,20 @@ FIRST_CHUNK: Final = _metric(
 )
 PER_CHUNK: Final = _metric(
     "gen_ai.client.operation.time_per_output_chunk", _H, "s", "Gaps between chunks.", _GENAI, SECONDS
+)
+COST_TOTAL: Final = _metric(
+    "neuronscope.cost.usd",
+    _C,
+    "{USD}",
+    "US dollars for calls whose price is known.",
+    (PROVIDER_NAME, REQUEST_MODEL, RESPONSE_MODEL),
+)
+UNPRICED: Final = _metric(
+    "neuronscope.cost.unpriced",
+    _C,
+    "{call}",
+    "Calls with tokens and without a known price.",
+    (PROVIDER_NAME, REQUEST_MODEL, RESPONSE_MODEL),
 )
 DB_DURATION: Final = _metric(
     "db.client.operation.duration",
