@@ -7,9 +7,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from neuronscope.engine.guard import GUARD
 from tests.faults.laboratory import Laboratory
 from tests.faults.retrieval import FAULTS
+
+from neuronscope.engine.guard import GUARD
 
 
 def main(controls: int) -> None:
@@ -24,7 +25,9 @@ def main(controls: int) -> None:
             outcome = laboratory.run(fault, number)
             name = fault.name if fault is not None else "no change"
             raised = ", ".join(outcome.raised) or "nothing"
-            print(f"{name:28} {raised:24} after {outcome.queries} queries, {time.perf_counter() - began:.1f} s")
+            print(
+                f"{name:28} {raised:24} after {outcome.queries} queries, {time.perf_counter() - began:.1f} s"
+            )
             for finding in outcome.findings:
                 print(f"    {finding.summary}")
                 for evidence in finding.evidence:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.faults.service import COLLECTION, Embedder, Service, Vector, corpus, questions, worded
 
 import neuronscope as ns
 from neuronscope.diagnosis.findings import Finding
 from neuronscope.signals import names
-from tests.faults.service import COLLECTION, Embedder, Service, Vector, corpus, questions, worded
 
 CANARIES = 50
 LEARNED = 1_000  # queries of the baseline
-WINDOW = 300
+WINDOW = 200
 WINDOWS = 2
 EMBEDDER = "all-MiniLM-L6-v2"
 
@@ -78,7 +78,7 @@ class Laboratory:
         random = np.random.default_rng(0)
         texts = [text for group in questions().values() for text in group]
         chosen = random.choice(len(texts), CANARIES, replace=False)
-        self.canaries = tuple(worded(self.embedder.recall(texts[n]), random) for n in chosen)
+        self.canaries = tuple(worded(self.embedder.recall(texts[int(n)]), random) for n in chosen)
         self._learn()
 
     @property
@@ -95,8 +95,8 @@ class Laboratory:
     @contextmanager
     def observed(
         self, service: Service, **settings: Any
-    ) -> Iterator[tuple[Service, ns.Platform, ns.testing.InMemoryExporter]]:
-        """A service under the agent, with canaries and the embedder's fingerprint; checks are made at once."""
+    ) -> Generator[tuple[Service, ns.Platform, ns.testing.InMemoryExporter]]:
+        """A service under the agent, with canaries and the embedder's fingerprint, both looked at once."""
         exporter = ns.testing.InMemoryExporter()
         with ns.Platform(
             deferred=False,
@@ -107,7 +107,7 @@ class Laboratory:
             **settings,
         ) as platform:
             ns.instrument("qdrant")
-            ns.watch_embedder(EMBEDDER, lambda texts: service.embedder.embed(texts))
+            ns.watch_embedder(EMBEDDER, service.embedder.embed)
             ns.watch_canaries(
                 "handbook",
                 lambda vector: [(hit.id, hit.score) for hit in service.search(vector, filtered=False)],

@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 from qdrant_client.models import PointIdsList
-
 from tests.faults.laboratory import Fault
 from tests.faults.service import COLLECTION, Embedder, Service
 

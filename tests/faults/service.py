@@ -32,7 +32,7 @@ import neuronscope.demo
 CORPUS = Path(neuronscope.demo.__file__).parent / "corpus" / "documents.jsonl"
 COLLECTION = "handbook"
 COARSE = 32  # numbers of the first stage's vectors
-TEMPLATES = ("{}", "Please explain: {}", "How does this matter in practice: {}")
+TEMPLATES = ("{}", "Please explain: {}")
 PARAPHRASE = 0.3  # how far a user's wording moves a question's vector, relative to its length
 
 Vector = NDArray[np.float32]
@@ -62,14 +62,12 @@ def corpus() -> tuple[Document, ...]:
 
 @lru_cache(maxsize=1)
 def questions() -> dict[str, tuple[str, ...]]:
-    """What users may ask, by topic: about every title and every sentence of the corpus, in several ways."""
+    """What users may ask, by topic: about the titles and first sentences of the corpus."""
     asked: dict[str, list[str]] = {}
     for document in corpus():
-        phrases = [document.title, *(part for part in document.text.split(". ") if len(part) > 20)]
-        for number, phrase in enumerate(phrases):
-            asked.setdefault(document.topic, []).extend(
-                template.format(phrase) for template in TEMPLATES[: 3 if number == 0 else 2]
-            )
+        texts = asked.setdefault(document.topic, [])
+        texts.extend(template.format(document.title) for template in TEMPLATES)
+        texts.extend(part for part in document.text.split(". ")[:2] if len(part) > 20)
     return {topic: tuple(texts) for topic, texts in asked.items()}
 
 
@@ -150,7 +148,6 @@ class Service:
             query=vector.tolist(),
             using="full",
             limit=self.k,
-            query_filter=wanted,
             prefetch=Prefetch(
                 query=vector[:COARSE].tolist(), using="coarse", limit=self.candidates, filter=wanted
             ),
