@@ -399,8 +399,6 @@ class ClientIntegration:
         modules: modules whose import triggers installation; derived from the targets if empty.
         methods: the methods to wrap.
         handoffs: callables to carry context into.
-        identity: ``(object) -> object``: what a client that a user has, and the instance that a wrapped method
-            belongs to, have in common; None: they are the same.
         responses: where HTTP responses are seen.
         gaps: what is known not to be observed.
         copies: methods whose result stands for their instance (``client.with_options``): when only single
@@ -418,7 +416,6 @@ class ClientIntegration:
     methods: tuple[WrappedMethod, ...] = ()
     handoffs: tuple[HandOff, ...] = ()
     copies: tuple[str, ...] = ()
-    identity: Callable[[Any], Any] | None = None
     responses: tuple[ResponseSeam, ...] = ()
     gaps: tuple[Gap, ...] = ()
     members: Callable[[Any], Iterable[Any]] | None = None
