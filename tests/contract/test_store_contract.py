@@ -18,6 +18,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.trace import StatusCode
 
 import neuronscope as ns
+import store_chroma
 import store_faiss
 import store_milvus
 import store_pgvector
@@ -52,6 +53,8 @@ CASES: tuple[StoreCase, ...] = (
     store_qdrant.GRPC,
     store_pinecone.CASE,
     store_pinecone.GRPC,
+    store_chroma.EMBEDDED,
+    store_chroma.SERVED,
     store_faiss.CASE,
     store_pgvector.PSYCOPG,
     store_milvus.CASE,

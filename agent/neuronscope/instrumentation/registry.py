@@ -50,9 +50,11 @@ CLIENTS: Final[dict[str, Entry]] = {
     "litellm": Entry("neuronscope_instrumentation.litellm:LITELLM", "litellm", "litellm"),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
     "pinecone": Entry("neuronscope_instrumentation.pinecone:PINECONE", "pinecone", "pinecone"),
+    "chroma": Entry("neuronscope_instrumentation.chroma:CHROMA", "chromadb", "chroma"),
     "pgvector": Entry("neuronscope_instrumentation.pgvector:PGVECTOR", "psycopg", "pgvector"),
     "faiss": Entry("neuronscope_instrumentation.faiss:FAISS", "faiss-cpu", "faiss"),
     "milvus": Entry("neuronscope_instrumentation.milvus:MILVUS", "pymilvus", "milvus"),
+    "lancedb": Entry("neuronscope_instrumentation.lancedb:LANCEDB", "lancedb", "lancedb"),
     "sentence_transformers": Entry(
         "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",
         "sentence-transformers",
