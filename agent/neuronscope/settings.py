@@ -168,6 +168,12 @@ class Settings:
         "Where prompts, answers and documents may be recorded.",
         _choice("no_content", "span_only", "event_only", "span_and_event"),
     )
+    prices: str = _setting(
+        "",
+        "NEURONSCOPE_PRICES",
+        "A file of prices that replace or extend the built-in ones (`neuronscope prices`).",
+        _text,
+    )
     hash_identifiers: bool = _setting(
         False, "NEURONSCOPE_HASH_IDENTIFIERS", "Hash document ids, collections and user ids.", _boolean
     )

@@ -20,6 +20,7 @@ _COMMANDS = {
     "export": "neuronscope.cli.export:export",
     "ls": "neuronscope.cli.ls:list_recordings",
     "merge": "neuronscope.cli.copy:merge",
+    "prices": "neuronscope.cli.prices:prices",
     "run": "neuronscope.cli.run:run",
     "view": "neuronscope.cli.view:view",
 }

@@ -40,6 +40,7 @@ from neuronscope.exporters import Exporter, ExporterContext
 from neuronscope.governor import Budget
 from neuronscope.governor.steward import Steward
 from neuronscope.instrumentation import Snapshot
+from neuronscope.prices import PRICES
 from neuronscope.settings import Settings
 from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord, LogRecord, SpanEvent, SpanRecord
@@ -341,7 +342,7 @@ class Engine:
         In the context, the span is not current.  The call's outcome goes into `span.call`, then `finish`.
 
         Args:
-            within: the context to open it in.  Layers of the current one that are not around it are beside it:
+            within: the context to open it in.  Layers of the current one that are not around it are beside:
                 calls of a batch, of which only one can be current.
         """
         current = otel_context.get_current() if within is None else within

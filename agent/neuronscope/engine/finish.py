@@ -16,6 +16,7 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.span import LightSpan
 from neuronscope.instrumentation import Request, Response
+from neuronscope.prices import PRICES
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanEvent, SpanLink, SpanRecord
 
@@ -162,6 +163,7 @@ def read_attributes(span: LightSpan, content: bool, limit: int) -> dict[str, Any
     attributes = span.attributes_at_start()
     if span.call is not None:
         add_call(attributes, span.call, span.library, content, limit)
+        GUARD.call("prices", PRICES.bill, attributes)
     if span.user_attributes:
         attributes.update(span.user_attributes)
     return attributes

@@ -80,6 +80,10 @@ class SpanMetrics:
                 slot = (metric, token_type)
                 values.append((known.get(slot) or self._find(known, slot, attributes), value))
         self._metrics.fill(values, exemplar, record.end_unix_ns)
+        if names.COST_PRICES in attributes:
+            cost = attributes.get(names.COST)
+            metric = names.COST_TOTAL if isinstance(cost, float) else names.UNPRICED
+            self._metrics.add(metric, cost if isinstance(cost, float) else 1, labels_of(metric, attributes))
         if call is not None and call.stream is not None:
             gaps = ((later - earlier) / 1e9 for earlier, later in pairwise(call.stream.times))
             self._metrics.observe_all(names.PER_CHUNK, gaps, labels_of(names.PER_CHUNK, attributes), exemplar)

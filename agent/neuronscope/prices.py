@@ -1,0 +1,281 @@
+"""What a call costs: a dated table of prices, and the arithmetic of the four classes of tokens.
+
+Input that is fresh, read from a cache, or written to one has a price of its own; output has one, reasoning
+included.  `gen_ai.usage.input_tokens` counts all input, so fresh input is what the caches leave of it.
+
+No cost is better than a wrong one.  A model that is not in the table has none; nor has a call that read a
+cache, used a service tier, sent sound or pictures, or had more input than its entry has a price for.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+
+from neuronscope.exceptions import ConfigError
+from neuronscope.signals import names
+
+BUILT_IN: Final = Path(__file__).with_name("prices.toml")
+PER_TOKENS: Final = 1_000_000
+USUAL_TIERS: Final = frozenset({"", "default", "standard", "auto", "on_demand"})
+# What an id may have beside the name: a path, a publisher, a region; a date, "-latest", "-v1:0".
+_PREFIX: Final = re.compile(r"^(?:models/|publishers/[^/]+/models/|(?:us|eu|apac|global)\.)+")
+_SUFFIX: Final = re.compile(r"(?:[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|\d{4}|\d{3}|latest)|-v\d+(?::\d+)?)$")
+_UNPRICED: Final = (names.AUDIO_INPUT_TOKENS, names.AUDIO_OUTPUT_TOKENS, names.IMAGE_OUTPUT_TOKENS)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars for a million tokens of one model; None: not known.
+
+    Attributes:
+        up_to: largest input, in tokens, that these prices are for; None: any.
+        tiers: what other service tiers multiply them by.
+        as_of: when the price was looked up.
+        source: where.
+    """
+
+    provider: str
+    model: str
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+    up_to: int | None = None
+    tiers: Mapping[str, float] | None = None
+    as_of: str = ""
+    source: str = ""
+
+    def cost(
+        self,
+        input_tokens: int,
+        output_tokens: int,
+        *,
+        cache_read: int = 0,
+        cache_write: int = 0,
+        tier: str = "",
+    ) -> float | None:
+        """Dollars for a call; None if a price is missing for some of it.
+
+        Args:
+            input_tokens: all input, caches included.
+            output_tokens: all output, reasoning included.
+        """
+        factor = 1.0 if tier in USUAL_TIERS else (self.tiers or {}).get(tier)
+        if factor is None or (self.up_to is not None and input_tokens > self.up_to):
+            return None
+        if (cache_read and self.cache_read is None) or (cache_write and self.cache_write is None):
+            return None
+        fresh = input_tokens - cache_read - cache_write
+        if min(fresh, output_tokens, cache_read, cache_write) < 0:
+            return None  # counts that contradict each other
+        dollars = (
+            fresh * self.input
+            + cache_read * (self.cache_read or 0.0)
+            + cache_write * (self.cache_write or 0.0)
+            + output_tokens * self.output
+        )
+        return factor * dollars / PER_TOKENS
+
+
+class PriceTable:
+    """Prices by provider and model.
+
+    Attributes:
+        version: which table this is, as spans tell.
+    """
+
+    def __init__(
+        self, prices: Sequence[Price], version: str, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self.version = version
+        self._prices = {(price.provider, price.model): price for price in prices}
+        self._aliases = dict(aliases or {})
+        self._providers = {price.provider for price in prices} | self._aliases.keys()
+        self._found: dict[tuple[str, str], Price | None] = {}
+
+    def knows(self, provider: object) -> bool:
+        """Is there any price of this provider's?"""
+        return provider in self._providers
+
+    def __iter__(self) -> Iterator[Price]:
+        return iter(sorted(self._prices.values(), key=lambda price: (price.provider, price.model)))
+
+    def __len__(self) -> int:
+        return len(self._prices)
+
+    def updated(self, other: PriceTable) -> PriceTable:
+        """This table with the other's entries in place of its own."""
+        prices = {**self._prices, **other._prices}
+        aliases = {**self._aliases, **other._aliases}
+        return PriceTable(list(prices.values()), f"{self.version}+{other.version}", aliases)
+
+    def find(self, provider: str, model: str) -> Price | None:
+        """The entry of a model, also under an id with a date, a version or a path; None if there is none."""
+        key = (provider, model)
+        try:
+            return self._found[key]
+        except KeyError:
+            found = next(filter(None, map(self._prices.get, self._candidates(*key))), None)
+            if len(self._found) < 4096:  # names may be junk
+                self._found[key] = found
+            return found
+
+    def _candidates(self, provider: str, model: str) -> Iterator[tuple[str, str]]:
+        provider = self._aliases.get(provider, provider)
+        yield provider, model
+        name = _PREFIX.sub("", model)
+        for publisher in (f"{provider}/", f"{provider}."):
+            name = name.removeprefix(publisher)
+        yield provider, name
+        while (shorter := _SUFFIX.sub("", name)) != name:
+            name = shorter
+            yield provider, name
+
+    def cost_of(self, attributes: Mapping[str, Any]) -> float | None:
+        """Dollars for a call by its span's attributes; None if that is not known."""
+        tokens_in, tokens_out = attributes.get(names.INPUT_TOKENS), attributes.get(names.OUTPUT_TOKENS)
+        provider = attributes.get(names.PROVIDER_NAME)
+        if tokens_in is None or not isinstance(provider, str):
+            return None
+        if tokens_out is None:
+            if attributes.get(names.OPERATION_NAME) != "embeddings":
+                return None  # how much was written is not known
+            tokens_out = 0
+        if any(attributes.get(key) for key in _UNPRICED):
+            return None
+        for key in (names.RESPONSE_MODEL, names.REQUEST_MODEL):
+            model = attributes.get(key)
+            price = self.find(provider, model) if isinstance(model, str) else None
+            if price is not None:
+                return price.cost(
+                    tokens_in,
+                    tokens_out,
+                    cache_read=attributes.get(names.CACHE_READ_TOKENS) or 0,
+                    cache_write=attributes.get(names.CACHE_WRITE_TOKENS) or 0,
+                    tier=str(attributes.get(names.OPENAI_RESPONSE_SERVICE_TIER) or ""),
+                )
+        return None
+
+
+class PriceBook:
+    """The table in force, read when the first call needs it."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._table: PriceTable | None = None
+
+    def use(self, path: str) -> None:
+        """Bill by the built-in table and the file at `path`.
+
+        Raises:
+            ConfigError: there is no such file, or it is no table.
+        """
+        if path or self._path:
+            self._table = load(path)
+        self._path = path
+
+    @property
+    def table(self) -> PriceTable:
+        """The table in force."""
+        if self._table is None:
+            self._table = load(self._path)
+        return self._table
+
+    def bill(self, attributes: dict[str, Any]) -> None:
+        """Add what a call cost to its attributes, if that is known."""
+        if attributes.get(names.INPUT_TOKENS) is None:
+            return
+        table = self.table
+        if table.knows(attributes.get(names.PROVIDER_NAME)):
+            cost = table.cost_of(attributes)
+            if cost is not None:
+                attributes[names.COST] = cost
+            attributes[names.COST_PRICES] = table.version
+
+
+PRICES: Final = PriceBook()
+
+
+# --- files -----------------------------------------------------------------------------------------------
+def load(path: str = "") -> PriceTable:
+    """The built-in table, with the entries of a file of one's own.
+
+    Raises:
+        ConfigError: the file cannot be read, or is none.
+    """
+    built_in = read(BUILT_IN)
+    return built_in.updated(read(Path(path))) if path else built_in
+
+
+def read(path: Path) -> PriceTable:
+    """One file.
+
+    Raises:
+        ConfigError: it cannot be read, or an entry is not as it must be.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        meta = msgspec.convert(content.pop("meta", {}), _Meta)
+        sections = {name: _section(name, section) for name, section in content.items()}
+    except OSError as error:
+        raise ConfigError(f"prices: cannot read {path}: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"prices: {path} is no TOML file: {error}.") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f'prices: {path}: {error}. An entry reads `"MODEL" = {{ input = 1.0, output = 2.0 }}`, in dollars '
+            f"for a million tokens, under [PROVIDER.models]; it may have {', '.join(_OPTIONAL)}."
+        ) from error
+    prices = [
+        Price(
+            provider,
+            model,
+            **{name: getattr(entry, name) for name in ("input", "output", *_OPTIONAL)},
+            source=section.source,
+        )
+        for provider, section in sections.items()
+        for model, entry in section.models.items()
+    ]
+    aliases = {provider: section.alias for provider, section in sections.items() if section.alias}
+    return PriceTable(prices, meta.version or path.stem, aliases)
+
+
+Dollars: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
+_OPTIONAL: Final = ("cache_read", "cache_write", "up_to", "tiers", "as_of")
+
+
+class _Meta(msgspec.Struct):
+    version: str = ""
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    input: Dollars
+    output: Dollars
+    cache_read: Dollars | None = None
+    cache_write: Dollars | None = None
+    up_to: int | None = None
+    tiers: dict[str, Dollars] | None = None
+    as_of: str = ""
+
+
+class _Section(msgspec.Struct, forbid_unknown_fields=True):
+    models: dict[str, _Entry] = {}
+    alias: str = ""
+    source: str = ""
+
+
+def _section(provider: str, content: Any) -> _Section:
+    try:
+        section = msgspec.convert(content, _Section)
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"[{provider}] {error}") from error
+    if not section.models and not section.alias:
+        raise msgspec.ValidationError(f"[{provider}] needs a table `models`, or an `alias`")
+    return section
