@@ -6,6 +6,7 @@ the body asks for.  This package holds what is common to all runtimes; the runti
 
 from __future__ import annotations
 
+from neuronscope.interventions.edits import Ablate, Clamp, Edit, Edits, NanGuard, Scale, Steer, in_force
 from neuronscope.interventions.errors import (
     CannotSuspendError,
     CheckpointedError,
@@ -19,19 +20,31 @@ from neuronscope.interventions.errors import (
     WrongValueError,
 )
 from neuronscope.interventions.options import Options
+from neuronscope.interventions.plans import Plan, PlanResult, Step
 from neuronscope.interventions.views import View
 
 __all__ = [
+    "Ablate",
     "CannotSuspendError",
     "CheckpointedError",
+    "Clamp",
+    "Edit",
+    "Edits",
     "GradientError",
     "InterventionError",
+    "NanGuard",
     "Options",
     "OutOfOrderError",
+    "Plan",
     "PlanError",
+    "PlanResult",
+    "Scale",
     "SiteNotReachedError",
+    "Steer",
+    "Step",
     "TraceClosedError",
     "View",
     "WrongThreadError",
     "WrongValueError",
+    "in_force",
 ]

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from neuronscope.exceptions import AdapterNotFoundError
 from neuronscope.interventions.backend import InterveningBackend, Interventions, Trace
+from neuronscope.interventions.edits import Edits
 from neuronscope.interventions.options import Options
+from neuronscope.interventions.plans import Plan, PlanResult, run_plan
 from neuronscope.interventions.views import View
 
 if TYPE_CHECKING:
@@ -96,6 +98,22 @@ class Intervening:
         See `neuronscope.interventions.View`.
         """
         self._interventions.view(View(name, of, read, write, on, description))
+
+    @cached_property
+    def edits(self) -> Edits:
+        """Changes of the model that stay in force, in production as well; see `Edits`."""
+        return Edits(lambda: self._interventions)
+
+    def run_plan(self, plan: Plan | Mapping[str, Any] | str, *args: Any, **kwargs: Any) -> PlanResult:
+        """Call the model once, with the interventions of a plan; see `Plan`.
+
+        Args:
+            plan: a plan, its JSON, or what its JSON says.
+
+        Raises:
+            PlanError: it says something that no plan can mean, or that this model has not.
+        """
+        return run_plan(self, Plan.of(plan), args, kwargs)
 
     def tree(self) -> str:
         """The model's modules by path, with views and aliases."""

@@ -11,10 +11,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
+from neuronscope.engine.guard import GUARD
+from neuronscope.interventions.errors import WrongValueError
 from neuronscope.interventions.options import Options
 from neuronscope.interventions.views import View
 from neuronscope_instrumentation.torch import slots
-from neuronscope_instrumentation.torch.interventions import describe, ops
+from neuronscope_instrumentation.torch.interventions import describe, ops, values
 from neuronscope_instrumentation.torch.interventions.sites import prepare_slots
 from neuronscope_instrumentation.torch.interventions.trace import Trace
 from neuronscope_instrumentation.torch.interventions.tree import Tree
@@ -74,10 +76,17 @@ class TorchInterventions:
         return self._tree.match(pattern)
 
     def edit(self, path: str, edit: Callable[[Any], Any]) -> Callable[[], None]:
-        """Give every output of a module through a function, in every call; returns the undo."""
+        """Give the first tensor of every output of a module through a function, in every call; returns the undo.
+
+        A fault, or a value of another shape, dtype or device, leaves the output as it is and goes to the guard.
+        """
         module = self._tree.find(self._tree.match(path)[0])
         assert module is not None
-        return slots.edit(module, edit)
+
+        def edited(output: Any) -> Any:
+            return GUARD.call(f"edit:{path}", _edited, output, edit, path, default=output)
+
+        return slots.edit(module, edited)
 
     def _callable(self, method: str | Callable[..., Any] | None) -> Callable[..., Any]:
         model = self._tree.model
@@ -89,6 +98,15 @@ class TorchInterventions:
         if not callable(found):
             raise AttributeError(f"{type(model).__name__} has no method {method!r}")
         return found  # type: ignore[no-any-return]  # of the user's class
+
+
+def _edited(output: Any, edit: Callable[[Any], Any], path: str) -> Any:
+    first = values.first_of(output)
+    new = edit(first)
+    why = values.mismatch(first, new, f"{path}: the edited output")
+    if why is not None:
+        raise WrongValueError(why)
+    return output if new is first else values.replace_first(output, new)
 
 
 _PLAIN = Options()

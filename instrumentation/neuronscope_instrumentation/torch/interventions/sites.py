@@ -181,6 +181,17 @@ class Site:
         """Give every output of this module from now on through a function, without stopping there."""
         self.observe(_Edit(function))
 
+    def edit_first(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """The same for the first tensor of every output; shape, dtype and device must stay."""
+
+        def edited(output: Any) -> Any:
+            first = values.first_of(output)
+            new = function(first)
+            self._check(first, new, "the edited output")
+            return output if new is first else values.replace_first(output, new)
+
+        self.edit(edited)
+
     @property
     def ops(self) -> Ops:
         """The torch functions that the module calls; see `Ops`."""

@@ -1,0 +1,190 @@
+"""Edits that stay: in plain calls and traces, switchable, named on spans, harmless when they fail."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import neuronscope as ns
+from neuronscope.engine.guard import GUARD
+from neuronscope.interventions import Ablate, Clamp, NanGuard, Scale, Steer, WrongValueError, in_force
+from neuronscope.signals import names
+from tinymodels import llama
+from tracednets import X, Blocks, blocks, left_on
+
+
+@pytest.fixture
+def net() -> Blocks:
+    """A stack of three blocks."""
+    return blocks()
+
+
+def test_an_edit_is_in_force_in_every_call_until_removed(net: Blocks) -> None:
+    """Plain calls and traces alike; tuples keep their rest."""
+    model = ns.Model.wrap(net)
+    plain = net(X)
+    edit = model.edits.add("silence", "h.2", Ablate())
+    expected = net.head(torch.zeros(2, 8))
+    assert torch.equal(net(X), expected)
+    with model.trace(X) as t:
+        hidden, rest = t.h[2].output
+        assert not hidden.any()
+        assert rest.any()
+    assert torch.equal(t.result, expected)
+    assert edit.runs == 2
+    model.edits.remove("silence")
+    assert torch.equal(net(X), plain)
+    assert not left_on(net)
+
+
+def test_edits_are_switched_at_run_time(net: Blocks) -> None:
+    """The next call sees it."""
+    model = ns.Model.wrap(net)
+    plain = net(X)
+    model.edits.add("double", "head", Scale(2.0))
+    assert torch.equal(net(X), plain * 2)
+    model.edits["double"].enabled = False
+    assert torch.equal(net(X), plain)
+    model.edits["double"].enabled = True
+    assert torch.equal(net(X), plain * 2)
+    model.edits.clear()
+    assert len(model.edits) == 0
+    assert not left_on(net)
+
+
+def test_ready_made_changes() -> None:
+    """Steer, scale, clamp, ablate, guard."""
+    x = torch.tensor([[1.0, -2.0, 3.0]])
+    assert Steer([1, 0, 0], 2.0)(x).tolist() == [[3, -2, 3]]
+    assert Steer(torch.ones(3, dtype=torch.float64))(x.half()).dtype == torch.float16
+    assert Scale(0.5)(x).tolist() == [[0.5, -1, 1.5]]
+    assert Clamp(-1, 1)(x).tolist() == [[1, -1, 1]]
+    assert Clamp(low=0)(x).tolist() == [[1, 0, 3]]
+    assert Ablate([1])(x).tolist() == [[1, 0, 3]]
+    assert Ablate([0, 2], to=[7.0, 8.0])(x).tolist() == [[7, -2, 8]]
+    assert Ablate(to=[1.0, 2.0, 3.0])(x).tolist() == [[1, 2, 3]]
+    bad = torch.tensor([[float("nan"), float("inf"), 1.0]])
+    assert NanGuard()(bad)[0, 0] == 0
+    assert NanGuard(bound=10.0)(bad).tolist() == [[0, 10, 1]]
+    assert x.tolist() == [[1, -2, 3]]
+
+
+def test_several_edits_apply_in_their_order_and_one_name_is_one_edit(net: Blocks) -> None:
+    """A new version replaces the old one."""
+    model = ns.Model.wrap(net)
+    plain = net(X)
+    model.edits.add("a", "head", lambda h: h + 1)
+    model.edits.add("b", "head", Scale(3.0))
+    assert torch.equal(net(X), (plain + 1) * 3)
+    model.edits.add("a", "head", lambda h: h + 2, version="2")
+    assert torch.equal(net(X), plain * 3 + 2)
+    assert [edit.label for edit in model.edits] == ["a@2", "b@1"]
+    assert {edit.label for edit in in_force()} >= {"a@2", "b@1"}
+    assert "b@1 (on) at head: 2 runs" in repr(model.edits)
+    model.edits.clear()
+    assert not in_force()
+
+
+def test_spans_carry_name_and_version(net: Blocks) -> None:
+    """Of the edits that took part, and of no others."""
+    model: Any = ns.Model.wrap(net)
+    model.edits.add("calm", "h.*", Scale(0.5), version="7")
+    model.edits.add("off", "head", Scale(0.5)).enabled = False
+    with ns.Scope("edited") as scope:
+        net(X)
+    model.edits.clear()
+    with ns.Scope("plain") as other:
+        net(X)
+    assert tuple(scope.artifact.telemetry.spans[0].attributes[names.EDITS]) == ("calm@7",)
+    assert names.EDITS not in other.artifact.telemetry.spans[0].attributes
+
+
+def test_a_model_call_s_span_is_marked() -> None:
+    """What `generate` tells of itself."""
+    model = llama(layers=2)
+    ns.instrument("transformers")
+    handle = ns.Model.wrap(model)
+    handle.edits.add("calm", "model.layers.1", Scale(1.0))
+    with ns.Scope("s") as scope:
+        model.generate(torch.tensor([[3, 4]]), max_new_tokens=2, do_sample=False)
+    handle.edits.clear()
+    spans = [span for span in scope.artifact.telemetry.spans if span.name != "s"]
+    assert [tuple(span.attributes.get(names.EDITS, ())) for span in spans] == [("calm@1",)]
+
+
+def test_a_failing_edit_leaves_the_output_and_is_counted(net: Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service gets what it would get without."""
+    model = ns.Model.wrap(net)
+    plain = net(X)
+    model.edits.add("broken", "head", lambda _: 1 / 0)
+    model.edits.add("wrong", "h.0", lambda _: torch.ones(3))
+    monkeypatch.setattr(GUARD, "reraise", False)
+    assert torch.equal(net(X), plain)
+    assert GUARD.faults["edit:broken", "ZeroDivisionError"] == 1
+    assert GUARD.faults["edit:h.0", "WrongValueError"] == 1
+    monkeypatch.setattr(GUARD, "reraise", True)
+    with pytest.raises(WrongValueError, match="shape"):
+        net(X)
+    model.edits.clear()
+
+
+def test_unknown_sites_change_nothing(net: Blocks) -> None:
+    """All or nothing."""
+    model = ns.Model.wrap(net)
+    with pytest.raises(ns.LayerNotFoundError):
+        model.edits.add("x", ["h.0", "nowhere"], Scale(2))
+    assert "x" not in model.edits
+    assert not left_on(net)
+
+
+def test_copies_of_an_edited_model_are_plain(net: Blocks) -> None:
+    """An edit belongs to the model that it was put into."""
+    model = ns.Model.wrap(net)
+    plain = net(X)
+    model.edits.add("double", "head", Scale(2.0))
+    twin = copy.deepcopy(net)
+    assert torch.equal(twin(X), plain)
+    assert torch.equal(net(X), plain * 2)
+    model.edits.clear()
+
+
+def test_edits_and_probes_share_a_module(net: Blocks) -> None:
+    """A probe sees the edited value; either may leave first."""
+    model = ns.Model.wrap(net)
+    edit = model.edits.add("seven", "head", lambda h: h * 0 + 7)
+    with ns.Scope("s") as scope:
+        model.attach_probe("head")
+        net(X)
+    record = scope.artifact.telemetry.layer_snapshots[0]
+    assert record.summary is not None
+    assert record.summary.max == 7
+    assert torch.equal(net(X), torch.full((2, 8), 7.0))
+    edit.remove()
+    assert not left_on(net)
+
+
+def test_gradients_flow_through_edits() -> None:
+    """They are part of the graph."""
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    model = ns.Model.wrap(net)
+    model.edits.add("zero", "0", Scale(0.0))
+    net(X).sum().backward()
+    weight: Any = net[0].weight
+    assert not weight.grad.any()
+    model.edits.clear()
+
+
+def test_what_edits_cost_is_accounted(net: Blocks) -> None:
+    """The governor knows, and never withholds an edit."""
+    model = ns.Model.wrap(net)
+    model.edits.add("x", "h.*", Scale(2.0))
+    with ns.Scope("s") as scope:
+        for _ in range(40):
+            net(X)
+    assert scope.overhead_pct > 0
+    assert model.edits["x"].runs == 120
+    model.edits.clear()
