@@ -47,6 +47,7 @@ CLIENTS: Final[dict[str, Entry]] = {
         "neuronscope_instrumentation.google_genai:GOOGLE_GENAI", "google-genai", "google-genai"
     ),
     "bedrock": Entry("neuronscope_instrumentation.bedrock:BEDROCK", "botocore", "bedrock"),
+    "langchain": Entry("neuronscope_instrumentation.langchain:LANGCHAIN", "langchain-core", "langchain"),
     "litellm": Entry("neuronscope_instrumentation.litellm:LITELLM", "litellm", "litellm"),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
     "pinecone": Entry("neuronscope_instrumentation.pinecone:PINECONE", "pinecone", "pinecone"),
