@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def instrument_openai(client: T) -> T:
-    """Observe one OpenAI client (sync or async), and the copies it makes of itself; returns it."""
+    """Observe one OpenAI client (sync or async, Azure's too), and the copies it makes; returns it."""
     platform.instrument_object("openai", client)
     return client
 
@@ -18,4 +18,28 @@ def instrument_openai(client: T) -> T:
 def instrument_anthropic(client: T) -> T:
     """Observe one Anthropic client (sync or async, of any platform), and its copies; returns it."""
     platform.instrument_object("anthropic", client)
+    return client
+
+
+def instrument_ollama(client: T) -> T:
+    """Observe one Ollama client (sync or async); returns it."""
+    platform.instrument_object("ollama", client)
+    return client
+
+
+def instrument_mistral(client: T) -> T:
+    """Observe one Mistral client and its parts (``client.chat``); returns it."""
+    platform.instrument_object("mistral", client)
+    return client
+
+
+def instrument_cohere(client: T) -> T:
+    """Observe one Cohere client (sync or async, of either version), and its ``v2``; returns it."""
+    platform.instrument_object("cohere", client)
+    return client
+
+
+def instrument_google_genai(client: T) -> T:
+    """Observe one Google Gen AI client, and its ``aio``; returns it."""
+    platform.instrument_object("google_genai", client)
     return client

@@ -76,7 +76,11 @@ SPOKEN_FACTS: dict[str, Any] = {
 FILE = ("a.bin", b"not really")
 STREAM_FACTS = {names.REQUEST_STREAM: True, names.STREAM_END: "complete"}
 MESSAGES = [{"role": "user", "content": CANARY}]
-FUNCTION: dict[str, Any] = {"name": "look_up", "description": CANARY, "parameters": {"type": "object", "properties": {}}}
+FUNCTION: dict[str, Any] = {
+    "name": "look_up",
+    "description": CANARY,
+    "parameters": {"type": "object", "properties": {}},
+}
 
 METHODS: tuple[Method, ...] = (
     Method(
@@ -103,13 +107,16 @@ METHODS: tuple[Method, ...] = (
         streamed=lambda: fake_responses.response_stream(f"{CANARY} is not ours at"),
         stream_facts=STREAM_FACTS,
     ),
-    Method(
-        path="responses.compact",
-        asked={"model": "m", "input": CANARY},
-        reply=lambda: fake_responses.response(
-            object="response.compaction", status=None, output=[fake_responses.message(CANARY)]
-        ),
-        facts={**CHAT_FACTS, names.FINISH_REASONS: None, names.CONVERSATION_COMPACTED: True},
+    *(
+        Method(
+            path=path,
+            asked={"model": "m", "input": CANARY},
+            reply=lambda: fake_responses.response(
+                object="response.compaction", status=None, output=[fake_responses.message(CANARY)]
+            ),
+            facts={**CHAT_FACTS, names.FINISH_REASONS: None, names.CONVERSATION_COMPACTED: True},
+        )
+        for path in ("responses.compact", "beta.responses.compact")
     ),
     Method(
         path="responses.retrieve",

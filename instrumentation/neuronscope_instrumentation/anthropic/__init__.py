@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from neuronscope.instrumentation import ClientIntegration, Kind, WrappedMethod
+from neuronscope.instrumentation import ClientIntegration, Gap, Kind, WrappedMethod
 from neuronscope_instrumentation.anthropic.requests import snapshot
 from neuronscope_instrumentation.common import stainless
 from neuronscope_instrumentation.common.stainless import request_method
@@ -81,5 +81,15 @@ ANTHROPIC: Final[ClientIntegration] = ClientIntegration(
     ),
     copies=tuple(f"{client}.{method}" for client in _CLIENTS for method in ("copy", "with_options")),
     install=_merge_native_tracing,
+    gaps=(
+        Gap("anthropic.resources.messages.batches:Batches.create", "answers come hours later"),
+        Gap("anthropic.resources.beta.messages.batches:Batches.create", "answers come hours later"),
+        Gap("anthropic.resources.beta.dreams:Dreams.create", "runs at the provider"),
+        Gap("anthropic.resources.beta.sessions.sessions:Sessions.create", "runs at the provider"),
+        Gap("anthropic.resources.beta.sessions.events:Events.send", "runs at the provider"),
+        Gap("anthropic.resources.beta.sessions.events:Events.stream", "runs at the provider"),
+        Gap("anthropic.resources.beta.sessions.threads.events:Events.stream", "runs at the provider"),
+        Gap("anthropic.resources.beta.deployments:Deployments.run", "runs at the provider"),
+    ),
 )
 __all__: list[Any] = ["ANTHROPIC"]

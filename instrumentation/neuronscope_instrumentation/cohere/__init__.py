@@ -7,9 +7,10 @@ decides what a request is; the others run untouched.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
-from neuronscope.instrumentation import ClientIntegration, Kind, WrappedMethod
+from neuronscope.instrumentation import ClientIntegration, Gap, Kind, WrappedMethod
 from neuronscope_instrumentation.cohere.requests import inject_headers, snapshot
 
 
@@ -27,6 +28,12 @@ def _http(client: str, function: str) -> WrappedMethod:
     )
 
 
+def _http_client(client: Any) -> Iterable[Any]:
+    """What a client, its raw twins and its parts send requests with."""
+    wrapper = getattr(client, "_client_wrapper", None)
+    return () if wrapper is None else (wrapper.httpx_client,)
+
+
 COHERE: Final = ClientIntegration(
     name="cohere",
     requires="cohere>=5.11",
@@ -35,5 +42,12 @@ COHERE: Final = ClientIntegration(
         _http(client, function)
         for client in ("HttpClient", "AsyncHttpClient")
         for function in ("request", "stream")
+    ),
+    members=_http_client,
+    gaps=(
+        Gap("cohere.base_client:BaseCohere.classify", "gone from version 2 of the API"),
+        Gap("cohere.base_client:BaseCohere.summarize", "gone from version 2 of the API"),
+        Gap("cohere.v2.client:V2Client.parse", "documents of pictures"),
+        Gap("cohere.audio.transcriptions.client:TranscriptionsClient.create", "sound"),
     ),
 )

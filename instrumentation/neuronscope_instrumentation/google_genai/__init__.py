@@ -7,10 +7,10 @@ calling, sync and async.  The path decides what a request is; the others run unt
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from neuronscope.instrumentation import ClientIntegration, Kind, Stream, WrappedMethod
+from neuronscope.instrumentation import ClientIntegration, Gap, Kind, Stream, WrappedMethod
 from neuronscope_instrumentation.common.fields import field, mapping
 from neuronscope_instrumentation.google_genai.requests import snapshot
 
@@ -43,6 +43,12 @@ def _api(function: str) -> WrappedMethod:
     )
 
 
+def _api_client(client: Any) -> Iterable[Any]:
+    """What a client and its asynchronous side send requests with."""
+    found = getattr(client, "_api_client", None)
+    return () if found is None else (found,)
+
+
 GOOGLE_GENAI: Final = ClientIntegration(
     name="google_genai",
     requires="google-genai>=1.5",
@@ -50,5 +56,22 @@ GOOGLE_GENAI: Final = ClientIntegration(
     methods=tuple(
         _api(function)
         for function in ("request", "async_request", "request_streamed", "async_request_streamed")
+    ),
+    members=_api_client,
+    gaps=(
+        Gap("google.genai.live:AsyncLive.connect", "a websocket: calls are messages on it, not requests"),
+        Gap("google.genai.batches:Batches.create", "answers come as a file, hours later"),
+        Gap("google.genai.batches:Batches.create_embeddings", "answers come as a file, hours later"),
+        *(
+            Gap(f"google.genai.models:Models.{method}", "pictures and videos")
+            for method in (
+                "edit_image",
+                "generate_images",
+                "generate_videos",
+                "recontext_image",
+                "segment_image",
+                "upscale_image",
+            )
+        ),
     ),
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from neuronscope.instrumentation import ClientIntegration, Kind, WrappedMethod
+from neuronscope.instrumentation import ClientIntegration, Gap, Kind, WrappedMethod
 from neuronscope_instrumentation.mistral.requests import inject_headers, snapshot
 
 if TYPE_CHECKING:
@@ -49,4 +49,30 @@ MISTRAL: Final[ClientIntegration] = ClientIntegration(
         for function in ("do_request", "do_request_async")
     ),
     install=_merge_native_tracing,
+    members=lambda client: (client.sdk_configuration,),  # which all parts of a client share
+    gaps=(
+        *(
+            Gap(f"mistralai.client.conversations:Conversations.{method}", "runs at the provider")
+            for method in (
+                "append",
+                "append_stream",
+                "restart",
+                "restart_stream",
+                "run_async",
+                "run_stream_async",
+                "start",
+                "start_stream",
+            )
+        ),
+        *(
+            Gap(f"mistralai.client.classifiers:Classifiers.{method}", "verdicts, not texts")
+            for method in ("classify", "classify_chat", "moderate", "moderate_chat")
+        ),
+        Gap("mistralai.client.judges:Judges.judge_conversation", "verdicts, not texts"),
+        Gap("mistralai.client.ocr:Ocr.process", "documents of pictures"),
+        Gap("mistralai.client.responses:Responses.create", "not adapted yet"),
+        Gap("mistralai.client.speech:Speech.complete", "sound"),
+        Gap("mistralai.client.transcriptions:Transcriptions.complete", "sound"),
+        Gap("mistralai.client.transcriptions:Transcriptions.stream", "sound"),
+    ),
 )

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
-from neuronscope.instrumentation import ClientIntegration, Kind, Stream, WrappedMethod
+from neuronscope.instrumentation import ClientIntegration, Gap, Kind, Stream, WrappedMethod
 from neuronscope_instrumentation.common.fields import mapping
 from neuronscope_instrumentation.ollama.requests import snapshot
 
@@ -42,4 +42,5 @@ OLLAMA: Final = ClientIntegration(
     requires="ollama>=0.4",
     kind=Kind.LLM,
     methods=(_request("Client"), _request("AsyncClient")),
+    gaps=(Gap("ollama._client:Client.systemone", "scores questions; no text, and no tokens told"),),
 )

@@ -1,0 +1,104 @@
+"""Nothing public of an SDK that a model works for is left out in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+import neuronscope as ns
+import openai_methods
+from client_cases import function_at
+from sdk_surfaces import SURFACES, Surface
+
+each_sdk = pytest.mark.parametrize("surface", SURFACES, ids=lambda surface: surface.name)
+# Helpers of the SDK that make the calls of the contract's table.
+HELPERS = {
+    "chat.completions.completions:Completions.parse",
+    "chat.completions.completions:Completions.stream",
+    "responses.responses:Responses.parse",
+    "responses.responses:Responses.stream",
+    "videos:Videos.create_and_poll",
+}
+
+
+def gaps_of(surface: Surface) -> list[str]:
+    """Targets of the adapter's gaps."""
+    return [gap.target for gap in ns.registry.client(surface.name).gaps]
+
+
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # modules that an SDK keeps for those who import them
+@each_sdk
+def test_every_method_is_covered_or_said_not_to_be(surface: Surface) -> None:
+    """A new release with a new API fails here, by name."""
+    assert surface.suspects()
+    assert surface.unknown(gaps_of(surface)) == set()
+
+
+@each_sdk
+def test_nothing_is_said_of_what_is_gone(surface: Surface) -> None:
+    """Tables that fit nothing any more tell nothing."""
+    assert surface.stale() == set()
+
+
+@each_sdk
+def test_gaps_are_there(surface: Surface) -> None:
+    """Each names a function of the installed release, and says why."""
+    for gap in ns.registry.client(surface.name).gaps:
+        assert callable(function_at(gap.target)), gap.target
+        assert gap.why
+
+
+def test_a_new_method_would_be_noticed() -> None:
+    """Suspected by what it takes; its asynchronous twin and private ones are not counted."""
+
+    class Things:
+        """A new resource."""
+
+        def imagine(self, *, model: str) -> None:
+            """Call a model."""
+
+        async def imagine_async(self, *, model: str) -> None:
+            """Call a model."""
+
+        def connect(self) -> None:
+            """Open a socket."""
+
+        def list(self) -> None:
+            """Bookkeeping."""
+
+        def _post(self, model: str) -> None:
+            """Private."""
+
+    def classes() -> Iterator[type]:
+        yield Things
+
+    surface = dataclasses.replace(SURFACES[0], classes=classes, package=Things.__module__)
+    imagine, connect = f"{Things.__module__}:Things.imagine", f"{Things.__module__}:Things.connect"
+    assert surface.unknown([]) == {imagine, connect}
+    assert surface.unknown([connect]) == {imagine}
+
+
+def test_what_is_called_covered_is_in_the_contracts_table() -> None:
+    """Of the OpenAI SDK each covered method is called there, or is a helper that calls one."""
+    client = openai.OpenAI(api_key="x")
+    called: set[str] = set()
+    for method in openai_methods.METHODS:
+        *path, name = method.path.split(".")
+        resource: Any = functools.reduce(getattr, path, client)
+        kind: type[object] = type(resource)
+        module = kind.__module__.removeprefix("openai.resources.")
+        called.add(f"{module}:{kind.__name__}.{name}")
+    client.close()
+    covered = set(SURFACES[0].covered)
+    assert covered - HELPERS <= called
+    assert called - covered <= {
+        "responses.responses:Responses.retrieve",
+        "beta.responses.responses:Responses.retrieve",
+    }
