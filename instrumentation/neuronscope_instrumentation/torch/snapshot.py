@@ -77,9 +77,10 @@ class TorchSnapshot(TensorSnapshot):
     Not shared between threads: it lives in the model's thread, for one callback.
     """
 
-    __slots__ = ("_more", "_summary", "_tensor")
+    __slots__ = ("_more", "_summary", "_tensor", "_whole")
 
     def __init__(self, tensor: torch.Tensor, attributes: Attributes = NOTHING) -> None:
+        self._whole: torch.Tensor | None = tensor
         local = shard(tensor)
         if local is not None:
             tensor, attributes = local.tensor, {**attributes, **local.attributes}
@@ -176,15 +177,15 @@ class TorchSnapshot(TensorSnapshot):
 
     def on_gradient(self, hook: Callable[[torch.Tensor], None]) -> bool:
         """Call `hook` with the gradient by this tensor when there is one; False if there will be none."""
-        tensor = self._live()
-        if not tensor.requires_grad:
+        tensor = self._whole
+        if tensor is None or not tensor.requires_grad:
             return False
         cast(Any, tensor).register_hook(hook)
         return True
 
     def close(self) -> None:
         """End the loan: the tensor is let go, and values can no longer be read."""
-        self._tensor = None
+        self._tensor = self._whole = None
 
     def _live(self) -> torch.Tensor:
         if self._tensor is None:
@@ -226,12 +227,15 @@ class Shard(NamedTuple):
 
 
 def shard(tensor: torch.Tensor) -> Shard | None:
-    """This rank's part of a DTensor, as it lies in memory; None for any other tensor."""
+    """This rank's part of a DTensor, as it lies in memory; None for any other tensor.
+
+    None also where ranks hold terms of a sum: they are no values yet, so the DTensor itself is refused.
+    """
     if type(tensor).__qualname__ != "DTensor":
         return None
     local: Any = getattr(tensor, "_local_tensor", None)
     spec: Any = getattr(tensor, "_spec", None)
-    if local is None or spec is None:
+    if local is None or spec is None or any(placement.is_partial() for placement in spec.placements):
         return None
     told: dict[str, AttributeValue] = {
         "placements": tuple([str(placement) for placement in spec.placements]),
