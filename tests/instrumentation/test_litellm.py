@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-
 import neuronscope as ns
 from client_cases import CANARY, Mode, agent, facts_like
 from neuronscope import platform

@@ -115,7 +115,7 @@ class Runs:
             (names.WORKFLOW_NAME if agent is None else names.AGENT_NAME): agent or name,
         }
         conversation = next(filter(None, (text(metadata.get(key)) for key in _CONVERSATIONS)), None)
-        if conversation is not None:
+        if conversation is not None and agent is not None:  # the conventions have it on agents only
             attributes[names.CONVERSATION_ID] = conversation
         self._open(f"{operation} {agent or name}", SpanKind.INTERNAL, attributes, told, chain=True)
 
