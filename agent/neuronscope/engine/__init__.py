@@ -26,7 +26,7 @@ from neuronscope.engine.events import Events
 from neuronscope.engine.finish import light_record, query_events, read_attributes, sdk_record
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation, Seam, seam_of
-from neuronscope.engine.layering import LAYER, layer_in
+from neuronscope.engine.layering import LAYER, WAITING, layer_in, note_call
 from neuronscope.engine.logged import LogItem
 from neuronscope.engine.metrics import Aggregator
 from neuronscope.engine.opening import OURS, Opener, covered, current_with, waiting
@@ -254,6 +254,8 @@ class Engine:
         layer = layer_in(current) if current and LAYER in current else None
         if layer is not None and not layer.admits(method, seam.library, snapshot.endpoint):
             return None
+        if WAITING and not method.layer:
+            note_call(snapshot.endpoint)
         name = snapshot.endpoint.called or snapshot.method or seam.name
         call = Invocation(self, seam, snapshot, started, name)
         call.span = span = self._opener.open_call(call, current, parent)

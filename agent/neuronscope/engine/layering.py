@@ -8,7 +8,9 @@ around both.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Final
 
 from opentelemetry import context as otel_context
@@ -82,3 +84,37 @@ def layer_in(context: otel_context.Context) -> Layer | None:
     while isinstance(layer, Layer) and layer.over:
         layer = layer.outer()
     return layer if isinstance(layer, Layer) else None
+
+
+# Streams that wait for a client's call: mostly none.
+WAITING: Final[set[Waiting]] = set()
+_last: Final[ContextVar[tuple[int, int]]] = ContextVar("neuronscope-last-call", default=(0, 0))
+
+
+class Waiting:
+    """A framework's stream whose client may make its call when it is read first, in the reader's context.
+
+    A layer cannot be current there, where the service runs between two chunks.  Instead clients' calls leave
+    a note in their context, as long as anybody waits for one.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        self._layer = layer
+        self._since = time.perf_counter_ns()
+        WAITING.add(self)
+
+    def hear(self) -> None:
+        """The first chunk, or the end: was a client's call made in this context since the stream was made?"""
+        self.stop()
+        when, kind = _last.get()
+        if when >= self._since:
+            self._layer.hear(kind)
+
+    def stop(self) -> None:
+        """The stream was dropped."""
+        WAITING.discard(self)
+
+
+def note_call(endpoint: Endpoint) -> None:
+    """A client's call is made, and somebody waits for one."""
+    _last.set((time.perf_counter_ns(), _KINDS.get(endpoint.operation, 0)))

@@ -48,6 +48,9 @@ CLIENTS: Final[dict[str, Entry]] = {
     ),
     "bedrock": Entry("neuronscope_instrumentation.bedrock:BEDROCK", "botocore", "bedrock"),
     "langchain": Entry("neuronscope_instrumentation.langchain:LANGCHAIN", "langchain-core", "langchain"),
+    "llama_index": Entry(
+        "neuronscope_instrumentation.llama_index:LLAMA_INDEX", "llama-index-core", "llama-index"
+    ),
     "litellm": Entry("neuronscope_instrumentation.litellm:LITELLM", "litellm", "litellm"),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
     "pinecone": Entry("neuronscope_instrumentation.pinecone:PINECONE", "pinecone", "pinecone"),
