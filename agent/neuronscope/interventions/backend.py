@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -73,6 +73,12 @@ class Interventions(Protocol):
         """A trace of one call."""
         ...
 
+    def encode(
+        self, tokenizer: Any, method: str | Callable[..., Any] | None, args: tuple[Any, ...]
+    ) -> dict[str, Any] | None:
+        """The model's arguments for a text; None if no text was given."""
+        ...
+
     def alias(self, name: str, path: str) -> None:
         """Another name for a path."""
         ...
@@ -93,7 +99,7 @@ class Interventions(Protocol):
         """Give every output of a module, in every call, through a function; returns the undo."""
         ...
 
-    def paths(self, pattern: str) -> Iterator[str] | list[str]:
+    def paths(self, pattern: str) -> list[str]:
         """Paths that a path, alias or pattern stands for."""
         ...
 

@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
 
 class Intervening:
-    """Traces, views and edits of a wrapped model."""
+    """Traces, views and edits of a wrapped model.
+
+    Attributes:
+        tokenizer: set it, and texts and chats can be given in the place of tokens.
+    """
 
     model: Any
+    tokenizer: Any = None
     _adapter: BackendAdapter
     _options: Options = Options()
 
@@ -51,7 +56,7 @@ class Intervening:
             AdapterNotFoundError: the model's runtime cannot be intervened in.
             MissingDependencyError: `greenlet` is not installed.
         """
-        return self._interventions.trace(method, args, kwargs, self._options)  # type: ignore[no-any-return]
+        return self._trace(method, args, kwargs, self._options)
 
     def generate(self, *args: Any, **kwargs: Any) -> Trace:
         """Trace the model's `generate`; ``t.steps`` are its forwards."""
@@ -59,15 +64,27 @@ class Intervening:
 
     def scan(self, *args: Any, method: str | Callable[..., Any] | None = None, **kwargs: Any) -> Trace:
         """Trace a call on fake tensors: shapes and dtypes of everything, without computing anything."""
-        options = replace(self._options, fake=True)
-        return self._interventions.trace(method, args, kwargs, options)  # type: ignore[no-any-return]
+        return self._trace(method, args, kwargs, replace(self._options, fake=True))
 
     def show(self, path: str, *args: Any, **kwargs: Any) -> Any:
         """The torch functions that a module calls when the model is called with these arguments.
 
         What is given has a line for each, with the name and number by which `ops` finds it, and shapes.
         """
-        return self._interventions.show(path, args, kwargs)
+        made = self._interventions.encode(self.tokenizer, None, args)
+        return self._interventions.show(path, *((args, kwargs) if made is None else ((), {**made, **kwargs})))
+
+    def _trace(
+        self,
+        method: str | Callable[..., Any] | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: Options,
+    ) -> Trace:
+        made = self._interventions.encode(self.tokenizer, method, args)
+        if made is not None:
+            args, kwargs = (), {**made, **kwargs}
+        return self._interventions.trace(method, args, kwargs, options)  # type: ignore[no-any-return]
 
     def with_options(self, *, eager: bool | None = None, unfuse: bool | None = None) -> Self:
         """This handle, with another way to run the model under a trace; see `Options`."""

@@ -16,7 +16,7 @@ from neuronscope.interventions.errors import WrongValueError
 from neuronscope.interventions.options import Options
 from neuronscope.interventions.views import View
 from neuronscope_instrumentation.torch import slots
-from neuronscope_instrumentation.torch.interventions import describe, ops, values
+from neuronscope_instrumentation.torch.interventions import describe, ops, text, values
 from neuronscope_instrumentation.torch.interventions.sites import prepare_slots
 from neuronscope_instrumentation.torch.interventions.trace import Trace
 from neuronscope_instrumentation.torch.interventions.tree import Tree
@@ -41,6 +41,12 @@ class TorchInterventions:
         if options != _PLAIN:
             call = _Differently(call, options)
         return Trace(self._tree, call, args, kwargs)
+
+    def encode(self, tokenizer: Any, method: object, args: tuple[Any, ...]) -> dict[str, Any] | None:
+        """The model's arguments for a text given as its only positional argument; None for anything else."""
+        if tokenizer is None or len(args) != 1 or callable(method) or not text.is_text(args[0]):
+            return None
+        return text.encode(tokenizer, self._tree.model, args[0], generates=method == "generate")
 
     def show(self, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ops.Listing:
         """What a module's forward calls, with shapes."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from neuronscope.interventions.errors import TraceClosedError, WrongThreadError
 from neuronscope_instrumentation.torch.interventions.run import Run
+from neuronscope_instrumentation.torch.interventions.sharding import reshard
 from neuronscope_instrumentation.torch.interventions.sites import Site
 from neuronscope_instrumentation.torch.interventions.tree import Tree, started
 
@@ -61,7 +62,7 @@ class Trace:
                 if kind is None:
                     raise WrongThreadError("a trace was left in another thread than it was entered in")
             elif kind is not None:
-                run.stop()
+                self.stop()
             elif not run.finished:
                 run.finish()
         finally:
@@ -116,7 +117,10 @@ class Trace:
 
     def stop(self) -> None:
         """End the model here.  The body goes on; what it has read stays."""
-        started(self._run).stop()
+        run = started(self._run)
+        if not run.finished:
+            run.stop()
+            reshard(self._tree.model)
 
     @property
     def steps(self) -> Steps:
