@@ -14,6 +14,7 @@ from neuronscope._version import __version__
 from neuronscope.exceptions import ConfigError, NeuronscopeError
 
 _COMMANDS = {
+    "baseline": "neuronscope.cli.baseline:baseline",
     "check": "neuronscope.cli.check:check",
     "cut": "neuronscope.cli.copy:cut",
     "demo": "neuronscope.cli.demo:demo",

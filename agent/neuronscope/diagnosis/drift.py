@@ -28,7 +28,14 @@ SHARE_EFFECT: Final = 0.05
 UNKNOWN_SERIES: Final = 0.30  # share of a window in series that the baseline has not
 MAX_TRACES: Final = 5
 
-SHARES: Final = ("empty", "short", "filtered", "filtered_empty")
+# Shares of queries, and of which: all of them, those with a filter, those without.
+SHARES: Final = (
+    ("empty", "n"),
+    ("short", "n"),
+    ("filtered", "n"),
+    ("filtered_empty", "filtered"),
+    ("unfiltered_empty", "unfiltered"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +129,10 @@ def _centroid_threshold(fingerprints: tuple[str, ...], n: int) -> float:
 
 def _of_shares(reference: Queries, window: Queries) -> Iterator[Test]:
     """Shares of queries: beyond chance (p below 0.001) and by at least five points of a hundred."""
-    for name in SHARES:
-        whole_before, whole_after = reference.n, window.n
-        if name == "filtered_empty":
-            whole_before, whole_after = reference.filtered, window.filtered
-            if whole_before < MIN_REFERENCE or whole_after < MIN_WINDOW:
-                continue
+    for name, whole in SHARES:
+        whole_before, whole_after = getattr(reference, whole), getattr(window, whole)
+        if whole_before < MIN_REFERENCE or whole_after < MIN_WINDOW:
+            continue
         bad_before, bad_after = getattr(reference, name), getattr(window, name)
         p = st.share_p_value(bad_after, whole_after, bad_before, whole_before)
         before, after = bad_before / whole_before, bad_after / whole_after

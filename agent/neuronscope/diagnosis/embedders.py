@@ -120,7 +120,7 @@ def fingerprint(name: str, answers: Sequence[Any]) -> Fingerprint:
     rows = [_row(answer) for answer in answers]
     if len({row.size for row in rows}) != 1 or rows[0].size == 0:
         raise UnsupportedTensorError("vectors of several lengths")
-    matrix = np.stack(rows).astype(np.float64)
+    matrix: NDArray[np.float64] = np.stack(rows).astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
         usable = np.isfinite(lengths) & (lengths > 0)
@@ -128,7 +128,7 @@ def fingerprint(name: str, answers: Sequence[Any]) -> Fingerprint:
     return Fingerprint(
         name,
         _hash(units),
-        int(matrix.shape[1]),
+        rows[0].size,
         float(np.mean(lengths)) if bool(np.all(np.isfinite(lengths))) else 0.0,
         str(rows[0].dtype),
         base64.b64encode(units.astype("<f2").tobytes()).decode("ascii"),

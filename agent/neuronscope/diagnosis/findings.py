@@ -55,7 +55,7 @@ STAGES: Final = {
     Kind.QUERIES_OR_EMBEDDER: Stage.QUERIES,
     Kind.UNEXPLAINED: Stage.SEARCH,
 }
-SCORES: Final = ("top_score", "kth_score", "margin", "empty", "short")
+SCORES: Final = ("top_score", "kth_score", "margin", "empty", "short", "filtered_empty", "unfiltered_empty")
 # How sure a finding is: asked directly; seen in two windows; one of several possibilities.
 DIRECT, LIVE, POSSIBLE = 0.99, 0.9, 0.5
 
@@ -214,7 +214,9 @@ class _Case:
         if self._embedder_changed or self._moved:
             return []
         window = self.window
-        used, empty, short = window.of("filtered"), window.of("filtered_empty"), window.of("short")
+        used, short = window.of("filtered"), window.of("short")
+        # Where queries without a filter find nothing either, it is not the filter.
+        empty = [] if window.of("unfiltered_empty") else window.of("filtered_empty")
         mostly_filtered = any(t.feature == "filtered" and t.after > MOSTLY for t in window.tests)
         tests = [*used, *empty, *(short if mostly_filtered else ())]
         if not tests:

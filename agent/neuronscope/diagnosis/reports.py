@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from neuronscope.diagnosis.canaries import CanaryReport
@@ -73,6 +74,12 @@ class Reporter:
         """Stored vectors beside fresh ones."""
         self._engine.metrics.set(names.INDEX_COSINE, report.cosine, (("index", report.name),))
 
+    def moved(self, before: Iterable[Finding], now: Iterable[Finding]) -> None:
+        """Findings are known to be about another place: told already, so only their gauges move."""
+        for findings, value in ((before, 0), (now, 1)):
+            for finding in findings:
+                self._engine.metrics.set(names.DRIFT_ACTIVE, value, _labels(finding))
+
     # --- findings ------------------------------------------------------------------------------------
     def raised(self, finding: Finding, *, any_active: bool) -> None:
         """A finding begins."""
@@ -88,8 +95,7 @@ class Reporter:
 
     def _tell(self, finding: Finding, state: str, any_active: bool) -> None:
         begun = state == "raised"
-        labels = (*_place(finding.store, finding.collection), ("kind", finding.kind.value))
-        self._engine.metrics.set(names.DRIFT_ACTIVE, int(begun), labels)
+        self._engine.metrics.set(names.DRIFT_ACTIVE, int(begun), _labels(finding))
         now = time.time_ns()
         facts = _facts(finding)
         # Recorders go by `active`: while it is true they keep every trace.
@@ -121,6 +127,10 @@ def _facts(finding: Finding) -> dict[str, Any]:
         "evidence": [str(item) for item in finding.evidence],
         "traces": [f"{trace_id:032x}" for trace_id in finding.traces],
     }
+
+
+def _labels(finding: Finding) -> Labels:
+    return (*_place(finding.store, finding.collection), ("kind", finding.kind.value))
 
 
 def _place(store: str, collection: str) -> Labels:

@@ -145,6 +145,16 @@ class Queries:
     fingerprints: tuple[str, ...] = ()
     embedders: Mapping[str, int] = field(default_factory=dict[str, int])
 
+    @property
+    def unfiltered(self) -> int:
+        """Queries without a filter."""
+        return self.n - self.filtered
+
+    @property
+    def unfiltered_empty(self) -> int:
+        """Those of them that found nothing."""
+        return self.empty - self.filtered_empty
+
     @cached_property
     def directions(self) -> NDArray[np.float32]:
         """A row of ±1 for each fingerprint: the signs of its vector's projections."""

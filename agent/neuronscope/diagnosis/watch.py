@@ -13,6 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -58,6 +59,7 @@ _LIVE: Final = frozenset(
 )
 _log = logging.getLogger("neuronscope")
 Place = tuple[str, str]
+NOWHERE: Final[Place] = ("", "")  # where findings are that come before any traffic
 Documents = Callable[[], Sequence[tuple[str, Any]]]
 
 
@@ -302,7 +304,15 @@ class Watch:
             if len(self._places) >= MAX_PLACES:
                 return None
             store, collection = name
-            place = self._places[name] = _Place(None, WindowReport(store, collection, 0))
+            place = _Place(None, WindowReport(store, collection, 0))
+            nowhere = self._places.pop(NOWHERE, None)
+            if nowhere is not None:  # what was found before any traffic is found here
+                place.active = {
+                    kind: replace_fields(finding, store=store, collection=collection)
+                    for kind, finding in nowhere.active.items()
+                }
+                self._report.moved(nowhere.active.values(), place.active.values())
+            self._places[name] = place
         if place.windows is None and self.baseline is not None:
             settings = self._settings
             place.windows = PlaceWindows(*name, self.baseline, settings.drift_window, settings.drift_window_s)
@@ -410,7 +420,7 @@ class Watch:
             if canaries.collection and not self._places_of(canaries):
                 self._place((canaries.store, canaries.collection))
         if not self._places:
-            self._place(("", ""))
+            self._place(NOWHERE)
         for place in tuple(self._places.values()):
             self._conclude(place)
 
@@ -450,7 +460,7 @@ class Watch:
     def _embeds(self, report: EmbedderReport, place: _Place) -> bool:
         """Does this embedder make the vectors that this collection is searched with?"""
         if place.embedders:
-            return report.now.hash in place.embedders
+            return report.now.hash in place.embedders or report.before.hash in place.embedders
         return True
 
     def _raise(self, place: _Place, finding: Finding) -> None:
