@@ -254,7 +254,7 @@ class Engine:
         layer = layer_in(current) if current and LAYER in current else None
         if layer is not None and not layer.admits(method, seam.library, snapshot.endpoint):
             return None
-        if WAITING and not method.layer:
+        if WAITING:
             note_call(snapshot.endpoint)
         name = snapshot.endpoint.called or snapshot.method or seam.name
         call = Invocation(self, seam, snapshot, started, name)
@@ -351,6 +351,8 @@ class Engine:
         parent = trace.get_current_span(current)
         if not self.active or covered(current, parent, ""):  # by its own kind it may be
             return None
+        if WAITING:
+            note_call(snapshot.endpoint)
         call = Invocation(self, seam_of(library), snapshot, time.perf_counter_ns(), name)
         span = self._opener.open(
             call.span_name(), SpanKind.CLIENT, library, call.start_facts, current, parent

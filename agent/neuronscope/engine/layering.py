@@ -116,5 +116,5 @@ class Waiting:
 
 
 def note_call(endpoint: Endpoint) -> None:
-    """A client's call is made, and somebody waits for one."""
+    """A call is made, a client's or one that itself waits for one; and a stream around it waits for it."""
     _last.set((time.perf_counter_ns(), _KINDS.get(endpoint.operation, 0)))
