@@ -24,6 +24,7 @@ from qdrant_client.conversions.conversion import GrpcToRest, RestToGrpc, payload
 from qdrant_client.grpc import points_service_pb2_grpc
 
 from neuronscope.testing.fake_provider import FakeProvider, Received, Reply
+from neuronscope_instrumentation.common.fields import items
 
 VERSION = "1.20.0"
 
@@ -134,8 +135,7 @@ class Engine:
 
 
 def _steps(prefetch: Any) -> list[Any]:
-    several: list[Any] = prefetch if type(prefetch) is list else [prefetch]
-    return [step for step in several if step is not None]
+    return [step for step in (items(prefetch) or (prefetch,)) if step is not None]
 
 
 def _filter(asked: Any, excluded: list[Any]) -> Any:

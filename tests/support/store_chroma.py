@@ -88,31 +88,38 @@ def running() -> int:
     raise TimeoutError("chroma did not start")
 
 
-def new_database() -> dict[str, Any]:
-    """How to reach an empty database of the server."""
-    port, database = running(), f"db{uuid.uuid4().hex}"
-    admin = Settings(
+@functools.cache
+def clients() -> tuple[Any, Any]:
+    """An administrator and a client of the server: a new client takes longer than the test."""
+    settings = Settings(
         chroma_api_impl="chromadb.api.fastapi.FastAPI",
         chroma_server_host="127.0.0.1",
-        chroma_server_http_port=port,
+        chroma_server_http_port=running(),
         anonymized_telemetry=False,
     )
-    chromadb.AdminClient(admin).create_database(database)
-    return {"host": "127.0.0.1", "port": port, "database": database, "settings": QUIET}
+    return chromadb.AdminClient(settings), chromadb.HttpClient("127.0.0.1", running(), settings=QUIET)
+
+
+def new_collection() -> tuple[str, Any]:
+    """A collection with the documents, in a database of its own, and that database."""
+    admin, client = clients()
+    database = f"db{uuid.uuid4().hex}"
+    admin.create_database(database)
+    client.set_database(database)
+    return database, filled(client)
 
 
 @contextmanager
 def served() -> Generator[Any]:
     """A collection of the server."""
-    yield filled(chromadb.HttpClient(**new_database()))
+    yield new_collection()[1]
 
 
 @asynccontextmanager
 async def aserved() -> AsyncGenerator[Any]:
     """Its asynchronous twin."""
-    place = new_database()
-    filled(chromadb.HttpClient(**place))
-    client = await chromadb.AsyncHttpClient(**place)
+    database, _ = new_collection()
+    client = await chromadb.AsyncHttpClient("127.0.0.1", running(), settings=QUIET, database=database)
     yield await client.get_collection(COLLECTION, embedding_function=None)
 
 

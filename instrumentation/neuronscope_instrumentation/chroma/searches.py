@@ -38,8 +38,7 @@ def snapshot_search(instance: Any, arguments: Arguments, _content: bool) -> Snap
     """`search`: its expressions are not changed once made, but for the vectors in them."""
     model = instance._model
     told = arguments.get("searches")
-    asked = told if isinstance(told, list) else [told]
-    searches = [_asked(search) for search in cast("list[Any]", asked)]
+    searches = [_asked(search) for search in (items(told) if isinstance(told, list) else (told,))]
     return Snapshot(SEARCH, model.name, {"searches": searches, "model": model}, peer_of(instance))
 
 
