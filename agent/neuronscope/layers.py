@@ -28,7 +28,12 @@ from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.governor import Budget, Group, Site
 from neuronscope.governor.clock import COLLECTIONS, cpu_ns
 from neuronscope.governor.steward import AGENT_PROBE
-from neuronscope.instrumentation import BackendAdapter, ObservingBackend, Operation
+from neuronscope.instrumentation import (
+    BackendAdapter,
+    DescribingBackend,
+    ObservingBackend,
+    Operation,
+)
 from neuronscope.instrumentation.registry import backend_for
 from neuronscope.modelcall import ModelCall
 from neuronscope.native import new_lock
@@ -84,11 +89,14 @@ class LayerObserver:
         call: the only model call whose runs this observer records; None: whichever is current.
         critical: kept when non-critical probes are off.
         kind: the probe itself, if it measures more than summaries.
+
+    Attributes:
+        seen: has the layer run?
     """
 
     __slots__ = (
         "_call", "_critical", "_handling_ns", "_key", "_kind", "_layer_id", "_model", "_owner", "_probe",
-        "_refused", "_role", "_told_as", "_want",
+        "_refused", "_role", "_told_as", "_want", "seen",
     )  # fmt: skip
 
     def __init__(
@@ -119,9 +127,11 @@ class LayerObserver:
         self._key = f"{model}/{layer_id}"
         self._refused = 0
         self._handling_ns = 0
+        self.seen = False
 
     def __call__(self, snapshot: TensorSnapshot) -> None:
         """Record the layer's output as far as the budget allows."""
+        self.seen = True
         # Thread CPU: on a busy machine the wall clock would bill us for the waiting.  Where nothing is
         # captured the reading itself would cost most, so then it is taken now and then.
         clocked = self._refused % _CLOCKED == 0
@@ -328,6 +338,8 @@ def watch_call(model: Any, span: LightSpan) -> Callable[[], None] | None:
         return None
     operation = span.call.snapshot.endpoint.operation if span.call is not None else None
     call = span.model_call = ModelCall(plan.name, generates=operation is not Operation.EMBEDDINGS)
+    if isinstance(plan.adapter, DescribingBackend):
+        call.facts = plan.adapter.describe_model(model)
     return CallWatch(model, plan, call, plan.adapter).leave
 
 
@@ -367,6 +379,8 @@ class CallWatch:
         """The call ends."""
         started = cpu_ns()
         GUARD.call("layers.leave", self._root)
+        if self._call.root_ends and (unseen := [w for w in self._call.watched if not self._call.runs[w]]):
+            self._call.watched.update(self._adapter.not_visited(self._model, unseen, ()))
         self._count_unwatched()
         self._watch(())
         unclocked = len(self._call.root_ends) if self._group is None else self._unasked

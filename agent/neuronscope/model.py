@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 from neuronscope import platform, recording
@@ -21,6 +21,7 @@ from neuronscope.instrumentation import (
 from neuronscope.instrumentation.registry import backend_for
 from neuronscope.interventions.handle import Intervening
 from neuronscope.layers import LayerObserver, model_name
+from neuronscope.modelcall import ModelCall
 from neuronscope.probes import GRADIENT, OUTPUT, AttentionMaps, LayerActivations, Probe
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import LayerSpec
@@ -91,27 +92,25 @@ class Model(Intervening):
         want = probe.fidelity if fidelity is None else Fidelity(fidelity)
         found = self._find([layers] if isinstance(layers, str) else layers)
         scope = recording.CURRENT.get()
-        undo = [
-            self._observe(
+        observers = {
+            layer: LayerObserver(
+                self.name,
                 layer,
-                LayerObserver(
-                    self.name,
-                    layer,
-                    want,
-                    type(probe).__name__,
-                    scope,
-                    probe.role,
-                    critical=probe.critical,
-                    kind=probe,
-                ),
-                probe,
+                want,
+                type(probe).__name__,
+                scope,
+                probe.role,
+                critical=probe.critical,
+                kind=probe,
             )
             for layer in found
-        ]
+        }
+        undo = [self._observe(layer, observer, probe) for layer, observer in observers.items()]
         if scope is None:
             self._undo += undo
         else:
             scope.probe(self.model)
+            scope.on_exit(partial(self._tell_unseen, scope, observers))
             for step in undo:
                 scope.on_exit(step)
         return found
@@ -120,6 +119,15 @@ class Model(Intervening):
         """Remove the probes attached outside of scopes."""
         while self._undo:
             GUARD.call("model.detach", self._undo.pop())
+
+    def _tell_unseen(self, scope: recording.Recording, observers: Mapping[str, LayerObserver]) -> None:
+        """Note in the scope's span which layers never ran, and why."""
+        unseen = [layer for layer, observer in observers.items() if not observer.seen]
+        if not unseen or scope.root is None or not isinstance(self._adapter, ObservingBackend):
+            return
+        if scope.root.model_call is None:
+            scope.root.model_call = ModelCall(self.name)
+        scope.root.model_call.watched.update(self._adapter.not_visited(self.model, unseen, ()))
 
     def _find(self, patterns: Sequence[str]) -> list[str]:
         found: dict[str, None] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from neuronscope.governor.intervals import Mean
 from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import TensorSummary
+from neuronscope.summaries import kernel
 
 MAX_AGGREGATED: Final = 128  # layers whose aggregates fit a span
 MAX_NAMED: Final = 16  # layers that are named for having no record
@@ -82,6 +83,8 @@ class ModelCall:
             prefill of a generation, the last its decoding.
         missed: runs that were not recorded, by layer.
         reason: why something was not recorded, or not in full: the latest.
+        facts: attributes about the model itself.
+        watched: why layers were not seen, by layer; told of those that have no run.
     """
 
     model: str
@@ -96,6 +99,7 @@ class ModelCall:
     non_finite: int = 0
     fidelity: Fidelity = Fidelity.FULL
     reason: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     _blank_layers: Sequence[str] = ()
     _blank: int = 0
 
@@ -153,7 +157,7 @@ class ModelCall:
     def attributes(self) -> dict[str, Any]:
         """The span's attributes about its layers and phases."""
         self.settle()
-        attributes: dict[str, Any] = {names.MODEL_NAME: self.model}
+        attributes: dict[str, Any] = {names.MODEL_NAME: self.model, **self.facts}
         if self.root_ends:
             first, last = self.root_ends[0], self.root_ends[-1]
             attributes[names.MODEL_FORWARDS] = len(self.root_ends)
@@ -177,6 +181,7 @@ class ModelCall:
             names.LAYERS_SKIPPED: self.skipped,
             names.LAYERS_NON_FINITE: self.non_finite,
             names.FIDELITY: (self.fidelity if self.records else Fidelity.CRITICAL).value,
+            names.SUMMARY_KERNEL: kernel.describe(),
         }
         if self.reason:
             attributes[names.FIDELITY_REASON] = self.reason

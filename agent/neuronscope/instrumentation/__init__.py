@@ -516,3 +516,12 @@ class AttentionBackend(Protocol):
         A run that shows none gives a snapshot that refuses to be read, with the reason.
         """
         ...
+
+
+@runtime_checkable
+class DescribingBackend(Protocol):
+    """A backend that also tells how a model is adapted, stored and distributed."""
+
+    def describe_model(self, model_obj: Any) -> Mapping[str, Any]:
+        """Attributes of the registry for the spans of the model's calls; a few µs, asked at each call."""
+        ...

@@ -344,6 +344,17 @@ LAYERS_IDS: Final = _attribute("neuronscope.layers.ids", "string[]", "Layers, in
 LAYERS_MEAN: Final = _attribute("neuronscope.layers.mean", "double[]", "Mean per layer over the call.")
 LAYERS_STD: Final = _attribute("neuronscope.layers.std", "double[]", "Standard deviation per layer.")
 LAYERS_ABS_MAX: Final = _attribute("neuronscope.layers.abs_max", "double[]", "Largest modulus per layer.")
+MODEL_ADAPTERS: Final = _attribute("neuronscope.model.adapters", "string[]", "Active PEFT adapters.")
+MODEL_ADAPTERS_MERGED: Final = _attribute(
+    "neuronscope.model.adapters.merged", "boolean", "Their weights have been added to the model's."
+)
+MODEL_WRAPPERS: Final = _attribute(
+    "neuronscope.model.wrappers", "string[]", "What the model is distributed or compiled by, outermost first."
+)
+MODEL_QUANTIZATION: Final = _attribute("neuronscope.model.quantization", "string", "How weights are stored.")
+SUMMARY_KERNEL: Final = _attribute(
+    "neuronscope.summary.kernel", "string", "What computes tensor summaries here: compiled, or why not."
+)
 LAYERS_NON_FINITE: Final = _attribute("neuronscope.layers.non_finite", "int", "NaN and Inf, all layers.")
 TRUNCATED: Final = _attribute("neuronscope.truncated", "string[]", "Attributes shortened to fit limits.")
 MASKED: Final = _attribute("neuronscope.masked", "string[]", "Attributes that a redactor's failure masked.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neuronscope.exceptions import MissingDependencyError
@@ -69,6 +69,12 @@ class TorchAdapter:
         from neuronscope_instrumentation.torch.weights import fingerprint_model
 
         return fingerprint_model(model_obj)
+
+    def describe_model(self, model_obj: Any) -> Mapping[str, Any]:
+        """Active PEFT adapters and whether they are merged; wrappers; how weights are stored."""
+        from neuronscope_instrumentation.torch.describe import describe_model
+
+        return describe_model(model_obj)
 
     def observe_layer(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
         """Watch one layer; returns the undo of just this.
