@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -25,6 +25,7 @@ from llama_index.core.instrumentation.span_handlers.base import BaseSpanHandler
 from llama_index.core.tools.types import BaseTool
 
 from neuronscope.engine.guard import GUARD
+from neuronscope_instrumentation.llama_index.models import SUBJECT
 from neuronscope_instrumentation.llama_index.runs import SITE, Runs
 
 Start = Callable[[Runs, str, Any, Any, str], None]
@@ -100,8 +101,16 @@ def _start(runs: Runs, id_: str, bound: inspect.BoundArguments, instance: Any) -
     method = id_.partition("-")[0].rpartition(".")[2]
     for kind, methods, start in _KINDS:
         if method in methods and isinstance(instance, kind):
-            start(runs, id_, instance, bound.arguments, method)
+            start(runs, id_, instance, _by_name(bound.arguments), method)
             return
+
+
+def _by_name(bound: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by name; what a decorator has taken as ``*args`` begins with what it is about."""
+    arguments = dict(bound)
+    rest = arguments.pop("args", ())
+    arguments.update(arguments.pop("kwargs", {}))
+    return {SUBJECT: rest[0], **arguments} if rest else arguments
 
 
 _EVENTS: dict[type, Callable[[Runs, str, Any], None]] = {

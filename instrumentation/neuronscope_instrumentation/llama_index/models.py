@@ -23,6 +23,9 @@ PROVIDERS: Final[Mapping[str, str]] = {
 }
 
 
+SUBJECT: Final = "*0"  # a first argument that has no name
+
+
 class End:
     """The end of a streamed call, as the last of its chunks."""
 
@@ -34,22 +37,26 @@ class End:
 def provider_of(module: str) -> str:
     """Whose model it is, by the package that its class comes from."""
     parts = module.split(".")
-    name = parts[2] if parts[:2] in (["llama_index", "llms"], ["llama_index", "embeddings"]) else "llama_index"
+    name = (
+        parts[2] if parts[:2] in (["llama_index", "llms"], ["llama_index", "embeddings"]) else "llama_index"
+    )
     return PROVIDERS.get(name, name)
 
 
 def snapshot(endpoint: Endpoint, instance: Any, arguments: Mapping[str, Any], content: bool) -> Snapshot:
     """What to keep of a call's start."""
     model = next(filter(None, (text(getattr(instance, name, None)) for name in _NAMES)), None)
-    messages = items(arguments.get("messages"))
+    subject = arguments.get(SUBJECT)
+    messages = items(arguments.get("messages", subject))
+    prompt = text(arguments.get("prompt", subject))
     kept = {
         "model": model,
         "temperature": getattr(instance, "temperature", None),
         "max_tokens": getattr(instance, "max_tokens", None),
         "message_count": len(messages) or None,
-        "input_count": len(items(arguments.get("texts"))) or 1,
+        "input_count": len(items(arguments.get("texts", subject))) or 1,
         "messages": list(messages) if content else (),
-        "prompt": arguments.get("prompt") if content else None,
+        "prompt": prompt if content else None,
     }
     return Snapshot(endpoint, model, kept, Peer(provider_of(type(instance).__module__)))
 
