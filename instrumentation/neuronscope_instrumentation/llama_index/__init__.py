@@ -1,4 +1,4 @@
-"""LlamaIndex, through its instrumentation dispatcher: query engines, retrievers and tools around the leaf spans.
+"""LlamaIndex, through its dispatcher: query engines, retrievers and tools around the leaf spans.
 
 A span handler and an event handler are added to the root dispatcher, which is LlamaIndex's public seam.  Its
 spans are calls of methods, and are current for the time of such a call; what streams is told by events.
