@@ -99,6 +99,10 @@ class Interventions(Protocol):
         """Give every output of a module, in every call, through a function; returns the undo."""
         ...
 
+    def attach(self, name: str, module: Any, path: str) -> Callable[[], None]:
+        """Pass a module's outputs through another one; returns the undo."""
+        ...
+
     def paths(self, pattern: str) -> list[str]:
         """Paths that a path, alias or pattern stands for."""
         ...

@@ -132,6 +132,16 @@ class Intervening:
         """
         return run_plan(self, Plan.of(plan), args, kwargs)
 
+    def attach(self, name: str, module: Any, at: str) -> Callable[[], None]:
+        """Pass the hidden states that a layer gives through a module of one's own, in every call.
+
+        A sparse autoencoder, a probe, an adapter.  It and what it consists of are sites: ``t.sae.encoder.output``.
+
+        Returns:
+            What detaches it.
+        """
+        return self._interventions.attach(name, module, at)
+
     def tree(self) -> str:
         """The model's modules by path, with views and aliases."""
         return self._interventions.describe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,10 @@ def _map(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if type(value) in {tuple, list}:
         return type(value)([_map(item, function) for item in value])
     if isinstance(value, dict):
-        return {key: _map(item, function) for key, item in value.items()}
+        changed = copy.copy(value)  # keeps `ModelOutput`s what they are
+        for key in value:
+            changed[key] = _map(value[key], function)
+        return changed
     return value
 
 
@@ -138,8 +142,6 @@ def _put(value: Any, rows: Any, where: Callable[[torch.Tensor], tuple[slice, ...
     if type(value) in {tuple, list}:
         return type(value)([_put(item, new, where) for item, new in zip(value, rows, strict=True)])
     if isinstance(value, dict):
-        import copy
-
         changed_dict = copy.copy(value)
         for key in value:
             changed_dict[key] = _put(value[key], rows[key], where)

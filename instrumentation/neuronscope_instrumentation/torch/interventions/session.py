@@ -94,6 +94,31 @@ class TorchInterventions:
 
         return slots.edit(module, edited)
 
+    def attach(self, name: str, module: nn.Module, path: str) -> Callable[[], None]:
+        """Pass the first tensor of a module's outputs through another module; returns the undo.
+
+        Raises:
+            LayerNotFoundError: there is no such path.
+            ValueError: the name is taken.
+        """
+        tree = self._tree
+        if name in tree.model._modules or name in tree.aliases or name in tree.attached or "." in name:
+            raise ValueError(f"{name!r} cannot be attached: the name is taken, or no single name")
+        target = tree.find(tree.match(path)[0])
+        assert target is not None
+        tree.attached[name] = module
+
+        def through(output: Any) -> Any:
+            return values.replace_first(output, module(values.first_of(output)))
+
+        undo = slots.edit(target, through)
+
+        def detach() -> None:
+            undo()
+            tree.attached.pop(name, None)
+
+        return detach
+
     def _callable(self, method: str | Callable[..., Any] | None) -> Callable[..., Any]:
         model = self._tree.model
         if method is None:

@@ -28,14 +28,16 @@ class Tree:
     Attributes:
         model: the model.
         aliases: other names for the beginnings of paths.
+        attached: modules that are not the model's own, by name.
         views: values over sites, by name.
     """
 
-    __slots__ = ("_places", "aliases", "model", "site_class", "views")
+    __slots__ = ("_places", "aliases", "attached", "model", "site_class", "views")
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.aliases: dict[str, str] = {}
+        self.attached: dict[str, nn.Module] = {}
         self.views: dict[str, list[View]] = {}
         self.site_class: type[Site] = Site
         self._places: dict[str, _Place] = {"": ({"": model}, "", model, Slot(model).prepare(model))}
@@ -81,7 +83,10 @@ class Tree:
     def find(self, path: str) -> nn.Module | None:
         """The module at a path now; None if there is none."""
         module: Any = self.model
-        for part in path.split(".") if path else ():
+        parts = path.split(".") if path else []
+        if parts and parts[0] in self.attached:
+            module = self.attached[parts.pop(0)]
+        for part in parts:
             children = module._modules
             if part not in children:
                 return None
@@ -112,8 +117,8 @@ class Tree:
         view = self._view(site, name)
         if view is not None:
             return view.read(self._raw(site, view), site.module)
-        if not site.path and name in self.aliases:
-            return self.site(site.run, self.aliases[name])
+        if not site.path and (name in self.aliases or name in self.attached):
+            return self.site(site.run, self.aliases.get(name, name))
         raise self._no_attribute(site, name)
 
     def set_view(self, site: Site, name: str, value: Any) -> None:
@@ -172,6 +177,10 @@ class Tree:
     def _place(self, path: str) -> _Place:
         parent: Any = self.model
         *parts, last = path.split(".")
+        if last in self.attached and not parts:
+            return self.attached, last, self.attached[last], Slot(self.attached[last]).prepare(self.attached[last])
+        if parts and parts[0] in self.attached:
+            parent = self.attached[parts.pop(0)]
         for part in parts:
             children = parent._modules
             parent = children[part] if part in children else None
