@@ -24,6 +24,10 @@ _CALL: Final = (
     (names.TOKEN_USAGE, "input", names.INPUT_TOKENS),
     (names.TOKEN_USAGE, "output", names.OUTPUT_TOKENS),
 )
+# Spans around calls, and of fetching what an earlier call made: tokens that they tell are counted there already.
+_AGGREGATES: Final = frozenset(
+    {"invoke_agent", "invoke_workflow", "create_agent", "execute_tool", "plan", "fetch_response"}
+)
 # All their labels: calls that agree in these go into the same series.
 _LABELS: Final = names.OPERATION_DURATION.labels
 Slot = tuple[Metric, str | None]
@@ -74,7 +78,8 @@ class SpanMetrics:
         attributes = record.attributes
         known = self._series_of(attributes)
         values = [(known.get(_DURATION) or self._find(known, _DURATION, attributes), seconds)]
-        for metric, token_type, key in _CALL:
+        billed = attributes.get(names.OPERATION_NAME) not in _AGGREGATES
+        for metric, token_type, key in _CALL if billed else _CALL[:1]:
             value = attributes.get(key)
             if value.__class__ is int or value.__class__ is float:
                 slot = (metric, token_type)
