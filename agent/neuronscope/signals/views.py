@@ -10,7 +10,9 @@ from neuronscope.signals import names
 from neuronscope.signals.records import SpanEvent, SpanRecord
 from neuronscope.signals.scores import normalised
 
-LLM_OPERATIONS: Final = frozenset({"chat", "text_completion", "generate_content", "embeddings", "rerank"})
+LLM_OPERATIONS: Final = frozenset(
+    {"chat", "text_completion", "generate_content", "embeddings", "rerank", "moderation"}
+)
 
 
 @dataclass(frozen=True, slots=True)
