@@ -88,7 +88,7 @@ def _server(name: str) -> str | None:
 def peer(client: Any, url: str) -> Peer:
     """The server that a request of `client` goes to; an absolute `url` overrides the client's base."""
     found = peer_of(client.base_url, url, provider)
-    if found.provider != DEFAULT:
+    if found.provider != DEFAULT or found.address == "api.openai.com":
         return found
     # Azure's own client means Azure, also behind a gateway.
     return _named(found, azure=hasattr(client, "_azure_ad_token"))
