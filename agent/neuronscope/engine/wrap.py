@@ -125,7 +125,7 @@ class Installation:
                 self._wrap_one(replace(method, target=name), module)
 
     def _wrap_one(self, method: WrappedMethod, module: ModuleType) -> None:
-        original = self._find(method.target, module, optional=method.optional)
+        original = self._find(method.target, module, optional=method.optional, inherited=method.inherited)
         if original is not None and method.inside is not None:
             self._wrap_inside(method, original, method.inside)
         elif original is not None:
@@ -168,10 +168,18 @@ class Installation:
             self._replace(target, module, original, _follower(self, original), role=COPIES)
 
     def _find(
-        self, target: str, module: ModuleType, *, optional: bool, role: str = CALLS
+        self,
+        target: str,
+        module: ModuleType,
+        *,
+        optional: bool,
+        role: str = CALLS,
+        inherited: bool = False,
     ) -> Callable[..., Any] | None:
         owner, name = _owner(target, module)
         function = cast("Any", None if owner is None else vars(owner).get(name))
+        if function is None and inherited and owner is not None:
+            function = inspect.getattr_static(owner, name, None)
         if inspect.isfunction(function):
             return None if getattr(function, "__neuronscope__", None) == (self, role) else function
         if not optional:
@@ -187,13 +195,18 @@ class Installation:
         role: str = CALLS,
     ) -> None:
         owner, name = _owner(target, module)
+        is_own = name in vars(owner)
         wrapper.__neuronscope__ = (self, role)  # type: ignore[attr-defined]
         setattr(owner, name, wrapper)
         self.installed.add(target)
 
         def undo() -> None:
-            if vars(owner).get(name) is wrapper:
+            if vars(owner).get(name) is not wrapper:
+                return
+            if is_own:
                 setattr(owner, name, original)
+            else:
+                delattr(owner, name)
 
         self._undo.append(undo)
 

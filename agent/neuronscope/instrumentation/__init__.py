@@ -306,6 +306,7 @@ class WrappedMethod:
             during the call.
         optional: absent in some supported versions; `doctor` does not complain.
         awaitable: a plain function that returns a coroutine: the call is made when that is awaited.
+        inherited: wrap it for this class alone although a base class defines it.
         subclasses: wrap the overrides in subclasses too, those that the library itself has and keeps beside
             the class.
         layer: the library calls other clients: the span stands only if none of theirs is observed during the
@@ -327,6 +328,7 @@ class WrappedMethod:
     layer: bool = False
     inside: str | None = None
     awaitable: bool = False
+    inherited: bool = False
     subclasses: bool = False
 
 
