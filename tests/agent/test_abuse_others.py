@@ -92,12 +92,47 @@ def test_another_instrumentor_on_the_same_method(
     assert call.attributes[names.RESPONSE_MODEL] == "m-1"
     for span in memory.spans:
         assert span is call or span.parent_span_id == call.span_id
-    if pipeline == "their pipeline" and theirs == "after us":
+    if pipeline == "their pipeline":
         finished = {span.name: span for span in kept.get_finished_spans()}
         assert finished.keys() == {"their chat", "POST"}
+        assert finished["their chat"].parent is None
+        assert finished["POST"].parent == finished["their chat"].get_span_context()
         attributes = finished["their chat"].attributes
         assert attributes is not None
-        assert attributes[names.RESPONSE_MODEL] == "m-1"
+        if theirs == "after us":  # inside ours, theirs has ended before we know more
+            assert attributes[names.RESPONSE_MODEL] == "m-1"
+
+
+@pytest.mark.parametrize("provided", ["their provider", "our provider with a processor of theirs"])
+def test_a_span_inside_ours_in_their_pipeline_takes_its_place(
+    memory: InMemoryExporter, provided: str
+) -> None:
+    """In the trace of the service: what is around, their span, what is inside; no parent is missing."""
+    kept = InMemorySpanExporter()
+    provider: Any = TracerProvider()
+    if provided != "their provider":
+        assert ENGINE.owns_pipeline()  # ours becomes the global one
+        provider = trace.get_tracer_provider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    if provided == "their provider":
+        trace.set_tracer_provider(provider)
+    other_instrumentor()
+    ns.instrument("fake")
+    tracer = trace.get_tracer("service")
+    with tracer.start_as_current_span("request"):
+        for _ in range(2):
+            fakelib.Client().chat("a b", model="big")
+    finished = kept.get_finished_spans()
+    assert sorted(span.name for span in finished) == ["POST", "POST", "request", "their chat", "their chat"]
+    known = {span.context.span_id: span for span in finished if span.context is not None}
+    for span in finished:
+        assert span.parent is None or span.parent.span_id in known
+    chats = [span for span in finished if span.name == "their chat"]
+    assert all(chat.parent is not None and known[chat.parent.span_id].name == "request" for chat in chats)
+    assert tokens() == 4
+    told = [span for span in memory.spans if span.library == "neuronscope.fake"]
+    assert {span.span_id for span in told} == {chat.context.span_id for chat in chats if chat.context}
+    assert len({span.span_id for span in memory.spans}) == len(memory.spans)  # none is there twice
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 
 from neuronscope import recording as recordings
+from neuronscope.engine import clock
 from neuronscope.engine.content import ContentPolicy, Redactor
 from neuronscope.engine.events import Events
 from neuronscope.engine.finish import light_record, query_events, read_attributes, sdk_record
@@ -29,7 +30,8 @@ from neuronscope.engine.invocation import Invocation, Seam, seam_of
 from neuronscope.engine.layering import LAYER, WAITING, layer_in, note_call
 from neuronscope.engine.logged import LogItem
 from neuronscope.engine.metrics import Aggregator
-from neuronscope.engine.opening import OURS, Opener, covered, current_with, waiting
+from neuronscope.engine.opening import OURS as OURS
+from neuronscope.engine.opening import Opener, covered, current_with, waiting
 from neuronscope.engine.others import add_missing
 from neuronscope.engine.propagation import receives_context, trace_headers, unobserved
 from neuronscope.engine.provider import Pipeline, takes_in
@@ -257,7 +259,7 @@ class Engine:
         if WAITING:
             note_call(snapshot.endpoint)
         name = snapshot.endpoint.called or snapshot.method or seam.name
-        call = Invocation(self, seam, snapshot, started, name)
+        call = Invocation(self, seam, snapshot, clock.started_at(started), name)
         call.span = span = self._opener.open_call(call, current, parent)
         call.context = context = (
             waiting(span, call, current, layer) if method.layer else current_with(span, current)
@@ -353,7 +355,7 @@ class Engine:
             return None
         if WAITING:
             note_call(snapshot.endpoint)
-        call = Invocation(self, seam_of(library), snapshot, time.perf_counter_ns(), name)
+        call = Invocation(self, seam_of(library), snapshot, clock.elapsed_ns(), name)
         span = self._opener.open(
             call.span_name(), SpanKind.CLIENT, library, call.start_facts, current, parent
         )
@@ -374,7 +376,7 @@ class Engine:
     def discard(self, span: LightSpan) -> None:
         """Forget a span whose call was never made."""
         if span.end_time is None:
-            span.end_time = time.time_ns()
+            span.end_time = clock.wall_ns()
             self.budget.leave()
 
     def finish(self, span: LightSpan) -> None:
@@ -385,7 +387,7 @@ class Engine:
             self.discard(span)
             return
         started = time.perf_counter_ns()
-        span.end_time = time.time_ns()
+        span.end_time = clock.wall_ns()
         if span.start_time < self._not_before:
             return  # the parent process ends it, and has it
         if span.foreign is not None:
@@ -413,23 +415,27 @@ class Engine:
             span.own = {**(span.own or {}), **span.model_call.attributes()}
         policy = self._policy
         masked = policy.apply(read_attributes(span, policy.content_on_spans, policy.max_length))
-        if span.shared:
+        span.masked = masked
+        if span.inner is not None:
+            span.adopt(span.inner.get_span_context())  # another instrumentor's stands for the call
+        elif span.shared:
             add_missing(foreign, masked)
         else:
-            foreign.set_attributes(masked)
+            told = span.own or {}
+            foreign.set_attributes(
+                {key: value for key, value in masked.items() if told.get(key) is not value}
+            )
             if names.ERROR_TYPE in masked:
                 foreign.set_status(trace.StatusCode.ERROR)
             for event in query_events(span):
                 foreign.add_event(event.name, policy.apply(event.attributes), event.time_unix_ns)
             unobserved(foreign.end, span.end_time)
-        user = getattr(foreign, "attributes", None)
-        span.masked = policy.apply(user) if user is not None else masked
 
     def later(self, work: Callable[[], None]) -> None:
         """Run `work` in the worker, in order with the spans that are handed to it."""
         worker = self._worker
         if worker is not None:
-            worker.put(work)
+            worker.put(work if type(work) is functools.partial else functools.partial(work))
 
     # --- worker -----------------------------------------------------------------------------------------
     def _take_user_span(self, span: ReadableSpan) -> None:
@@ -457,27 +463,26 @@ class Engine:
         if worker is not None and self.active:
             worker.put_log(item)
 
-    def _finish_item(self, item: Any) -> SpanRecord | LogRecord | None:
-        if isinstance(item, LogItem):
+    def _finish_item(self, item: Any) -> SpanRecord | LogRecord:
+        kind: type[object] = type(item)
+        policy = self._policy
+        if kind is LogItem:
             self.steward.ledger.span(None, "logging", item.hot_ns)
-            return self._policy.apply_to_log(item.record())
-        if isinstance(item, functools.partial):  # see `later`
-            item()
-            return None
-        if isinstance(item, LightSpan):
+            return policy.apply_to_log(item.record())
+        if kind is LightSpan:
             if item.model_call is not None and item.foreign is None:
                 item.own = {**(item.own or {}), **item.model_call.attributes()}
-            record = light_record(item, self._policy, masked=item.masked)
-            recording, call = item.recording, item.call
-            GUARD.contain("events", self.events.of_call, item, record)
-            item.release()
-            hot_ns = item.hot_ns
+            record = light_record(item, policy)
+            recording, call, hot_ns = item.recording, item.call, item.hot_ns
+            if call is not None:
+                if self.events.wanted:
+                    GUARD.contain("events", self.events.of_call, item, record)
+                item.release()
         else:
             span, recording = item
-            record, call, hot_ns = sdk_record(span, self._policy), None, 0
-        parent = self._pipeline.left_out.parent(record.parent_span_id)
-        if parent != record.parent_span_id:
-            record = replace(record, parent_span_id=parent)
+            record, call, hot_ns = sdk_record(span, policy), None, 0
+        if record.parent_span_id in self._pipeline.left_out:
+            record = replace(record, parent_span_id=self._pipeline.left_out.parent(record.parent_span_id))
         if self.on_record is not None:
             record = GUARD.contain("diagnosis", self.on_record, record, default=record)
         self._span_metrics.record(record, call)

@@ -9,12 +9,12 @@ details are then left out, and exceptions too unless the service's logs are expo
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from traceback import TracebackException
 from typing import Any, Final, cast
 
+from neuronscope.engine import clock
 from neuronscope.engine.content import ContentPolicy
 from neuronscope.engine.finish import read_attributes
 from neuronscope.engine.invocation import type_name
@@ -43,13 +43,16 @@ class Events:
 
     Args:
         emit: takes an event; called in the worker's thread.
+
+    Attributes:
+        wanted: may a call make any?
     """
 
     def __init__(self, settings: Settings, policy: ContentPolicy, emit: Callable[[LogRecord], None]) -> None:
         self._policy = policy
         self._emit = emit
         self._details = settings.content_on_events
-        self._exceptions = settings.content_on_events or settings.logs == "export"
+        self._exceptions = self.wanted = settings.content_on_events or settings.logs == "export"
 
     def note(self, error: BaseException) -> Failure | None:
         """What must be taken of an exception while it is there, in the thread of the failed call.
@@ -115,7 +118,7 @@ def structured(key: str, value: AttributeValue) -> LogValue:
 def _event(event: names.Event, record: SpanRecord, attributes: Mapping[str, LogValue]) -> LogRecord:
     return LogRecord(
         time_unix_ns=record.end_unix_ns,
-        observed_unix_ns=time.time_ns(),
+        observed_unix_ns=clock.wall_ns(),
         severity=event.severity,
         severity_text=event.severity_text,
         attributes=attributes,

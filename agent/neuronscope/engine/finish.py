@@ -68,7 +68,9 @@ def add_call(attributes: Attributes, call: Invocation, library: str, content: bo
     if call.resends:
         attributes[names.HTTP_RESEND_COUNT] = call.resends
     if call.headers is not None and endpoint.read_headers is not None:
-        attributes.update(GUARD.call(sites.headers, endpoint.read_headers, call.headers, default={}))
+        told = GUARD.call(sites.headers, endpoint.read_headers, call.headers)
+        if told is not None:
+            attributes.update(told)
     if call.error is not None:
         attributes[names.ERROR_TYPE] = call.error.type
         if call.error.status_code is not None:
@@ -111,20 +113,18 @@ def _add_searches(
         call.searches = found if len(found) > 1 else ()
 
 
-def light_record(
-    span: LightSpan, policy: ContentPolicy, *, masked: dict[str, Any] | None = None
-) -> SpanRecord:
-    """The record of one of our spans.
-
-    Args:
-        masked: attributes that were already read and masked (a foreign span's); else they are read now.
-    """
-    attributes = (
-        masked
-        if masked is not None
-        else policy.apply(read_attributes(span, policy.content_on_spans, policy.max_length))
-    )
-    context, parent = span.get_span_context(), span.parent
+def light_record(span: LightSpan, policy: ContentPolicy) -> SpanRecord:
+    """The record of one of our spans."""
+    attributes = span.masked
+    if attributes is None:
+        attributes = policy.apply(read_attributes(span, policy.content_on_spans, policy.max_length))
+    else:  # a foreign span's were read when it ended; the service may have set some of its own
+        theirs = getattr(span.inner or span.foreign, "attributes", None)
+        if theirs is not None:
+            known = attributes if span.inner is not None else {}
+            attributes = {**known, **policy.apply(theirs)}
+    trace_id, span_id, _, flags, state, _ = span.get_span_context()  # by name each is a call
+    parent = span.parent
     status, message = span.outcome()
     if status is StatusCode.UNSET and names.ERROR_TYPE in attributes:
         status = StatusCode.ERROR
@@ -135,8 +135,8 @@ def light_record(
         told += [_masked_event(event, policy) for event in query_events(span)]
         unrecorded = max(0, len(call.searches) - searches.MAX_RECORDS)
     return SpanRecord(
-        trace_id=context.trace_id,
-        span_id=context.span_id,
+        trace_id=trace_id,
+        span_id=span_id,
         name=text_value(span.name),
         kind=span.kind,
         start_unix_ns=span.start_time,
@@ -148,8 +148,8 @@ def light_record(
         links=[_masked_link(link, policy) for link in span.link_buffer] if span.link_buffer else (),
         status=status,
         status_message=policy.status_message(message),
-        trace_state=context.trace_state.to_header() if context.trace_state else "",
-        trace_flags=int(context.trace_flags),
+        trace_state=state.to_header() if state else "",
+        trace_flags=int(flags),
         library=span.library,
         library_version=__version__,
         dropped_attributes=span.dropped_attributes,

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import os
 import random
+import weakref
+from collections.abc import Callable
 from typing import Final
 
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
+Bits = Callable[[int], int]  # so many random bits, as a number
 _SPAN_ID: Final = (1 << 64) - 1
+_BOTH: Final = 192  # bits of a trace id and a span id
 
 
 class PrivateIdGenerator(IdGenerator):
     """Random ids, independent of the global random state."""
 
     def __init__(self) -> None:
-        self._bits = random.Random(os.urandom(16)).getrandbits
-        os.register_at_fork(after_in_child=self._reseed)
+        self._bits: Bits
+        self.draw_from(_source)
+        _GENERATORS.add(self)
 
-    def _reseed(self) -> None:
-        self._bits = random.Random(os.urandom(16)).getrandbits
+    def draw_from(self, bits: Bits | None) -> None:
+        """Take ids from there; None: from the operating system's randomness, as ever."""
+        self._bits = random.Random(os.urandom(16)).getrandbits if bits is None else bits
 
     def generate_span_id(self) -> int:
         """A non-zero 64-bit id."""
@@ -35,5 +41,20 @@ class PrivateIdGenerator(IdGenerator):
 
     def generate_both(self) -> tuple[int, int]:
         """A trace id and a span id, in half the time."""
-        bits = self._bits(192)
+        bits = self._bits(_BOTH)
         return bits >> 64 or 1, bits & _SPAN_ID or 1
+
+
+_GENERATORS: Final[weakref.WeakSet[PrivateIdGenerator]] = weakref.WeakSet()
+_source: Bits | None = None
+
+
+def draw_from(bits: Bits | None) -> None:
+    """Have all ids of this process come from there, for tests; None: random again."""
+    global _source  # noqa: PLW0603 - generators made later follow it
+    _source = bits
+    for generator in tuple(_GENERATORS):
+        generator.draw_from(bits)
+
+
+os.register_at_fork(after_in_child=lambda: draw_from(_source))

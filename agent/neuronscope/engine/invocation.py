@@ -94,8 +94,12 @@ class Seam:
 @functools.lru_cache(maxsize=64)
 def seam_of(library: str) -> Seam:
     """Stands for the methods of a library whose adapter has a seam of its own."""
-    method = WrappedMethod(target=library, snapshot=lambda *_: None)
+    method = WrappedMethod(target=library, snapshot=_no_snapshot)
     return Seam(method, lambda _: True, library, "", library, bound=False, parameters=())
+
+
+def _no_snapshot(_instance: Any, _arguments: dict[str, Any], _content: bool) -> None:
+    """There is no method behind such a seam."""
 
 
 class Invocation(Struct, eq=False):

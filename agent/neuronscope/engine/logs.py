@@ -21,6 +21,7 @@ from typing import Any, Final
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
+from neuronscope.engine import clock
 from neuronscope.engine.events import MAX_FRAMES
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import type_name
@@ -166,7 +167,7 @@ class LogCapture:
             record.levelname,
             record.name,
             record.created,
-            time.time_ns(),
+            clock.wall_ns(),
             str(found.get(TRACE_ID, "")),
             str(found.get(SPAN_ID, "")),
             bool(found.get(SAMPLED)),

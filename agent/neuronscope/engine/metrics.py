@@ -7,12 +7,12 @@ one.  Only the worker writes (under a lock that no thread of the service takes),
 from __future__ import annotations
 
 import math
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuronscope import native
+from neuronscope.engine import clock
 from neuronscope.signals.names import SERIES_FOLDED, Instrument, Metric
 from neuronscope.signals.records import (
     Exemplar,
@@ -64,10 +64,10 @@ class Aggregator:
 
     __slots__ = ("_clock", "_histograms", "_lock", "_numbers", "_observers", "_start")
 
-    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
-        self._clock = clock
+    def __init__(self, now: Callable[[], int] = clock.now_ns) -> None:
+        self._clock = now
         self._lock = native.new_lock()
-        self._start = clock()
+        self._start = now()
         self._numbers: dict[Metric, dict[Labels, float]] = {}
         self._histograms: dict[Metric, dict[Labels, Histogram]] = {}
         self._observers: list[Callable[[], None]] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -12,6 +11,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
 from neuronscope import recording as recordings
+from neuronscope.engine import clock
 from neuronscope.engine.layering import LAYER, Layer, layer_in
 from neuronscope.engine.others import is_same_call
 from neuronscope.engine.propagation import unobserved
@@ -73,7 +73,7 @@ def _new_by_constructor(_: type[SpanContext], fields: tuple[Any, ...]) -> SpanCo
 
 # A `SpanContext` is a tuple; should a release make it something else, it is made the slow way.
 _new: Final[Callable[[type[SpanContext], tuple[Any, ...]], Any]] = (
-    tuple.__new__
+    cast("Any", tuple).__new__
     if tuple(cast("Any", SpanContext(5, 7, False, SAMPLED, NO_STATE)))
     == (5, 7, False, SAMPLED, NO_STATE, True)
     else _new_by_constructor
@@ -130,7 +130,7 @@ class Opener:
             else:
                 flags = SAMPLED if around.trace_flags & SAMPLED else NOT_SAMPLED
                 context = identity(around.trace_id, ids.generate_span_id(), flags, around.trace_state)
-            span = LightSpan(name, context, around, kind, library, time.time_ns())
+            span = LightSpan(name, context, around, kind, library, clock.wall_ns())
         else:
             name = name if name is not None or call is None else call.span_name()
             own = facts_at_start()
@@ -138,7 +138,7 @@ class Opener:
                 span = self._open_sampled(name or "", kind, library, own, current, around)
             else:
                 span = LightSpan(
-                    name, around or trace.INVALID_SPAN_CONTEXT, around, kind, library, time.time_ns()
+                    name, around or trace.INVALID_SPAN_CONTEXT, around, kind, library, clock.wall_ns()
                 )
                 span.own = own
                 span.foreign = foreign = pipeline.start_foreign(provider, span, current)
@@ -163,7 +163,7 @@ class Opener:
         decision = unobserved(provider.sampler.should_sample, current, trace_id, name, kind, own, None)
         flags = SAMPLED if decision.decision is Decision.RECORD_AND_SAMPLE else NOT_SAMPLED
         context = SpanContext(trace_id, ids.generate_span_id(), False, flags, decision.trace_state)
-        span = LightSpan(name, context, around, kind, library, time.time_ns())
+        span = LightSpan(name, context, around, kind, library, clock.wall_ns())
         span.own = {**own, **cast("Mapping[str, Any]", decision.attributes or {})}
         return span
 
@@ -171,7 +171,7 @@ class Opener:
     def _share(theirs: Any, library: str) -> LightSpan:
         """Another instrumentor's span for this call: what we know is added to it, and it stays theirs."""
         span = LightSpan(
-            theirs.name, theirs.get_span_context(), theirs.parent, theirs.kind, library, time.time_ns()
+            theirs.name, theirs.get_span_context(), theirs.parent, theirs.kind, library, clock.wall_ns()
         )
         span.own = {}
         span.foreign = theirs

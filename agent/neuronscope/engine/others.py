@@ -87,7 +87,7 @@ class LeftOut:
         if len(self._ours) > _MAX_LEFT_OUT:
             self._ours.pop(next(iter(self._ours)), None)
 
-    def __contains__(self, span_id: int) -> bool:
+    def __contains__(self, span_id: int | None) -> bool:
         return span_id in self._ours
 
     def parent(self, span_id: int | None) -> int | None:

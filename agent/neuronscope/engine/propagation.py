@@ -28,6 +28,7 @@ SUPPRESSING: Final = tuple(
     for key in (name, getattr(otel_context, f"_{name.upper()}_KEY", None))
     if isinstance(key, str)
 )
+_SUPPRESSED: Final = dict.fromkeys(SUPPRESSING, True)
 
 
 def unobserved(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
@@ -41,7 +42,7 @@ def unobserved(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
 
 def suppressed(context: otel_context.Context) -> otel_context.Context:
     """The context, except that nobody observes what happens in it: our own work, and what it calls."""
-    return otel_context.Context({**context, **dict.fromkeys(SUPPRESSING, True)})
+    return otel_context.Context({**context, **_SUPPRESSED})
 
 
 def trace_headers(identity: SpanContext, context: otel_context.Context) -> dict[str, str]:

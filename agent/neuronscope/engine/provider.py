@@ -10,7 +10,7 @@ brings: created, filled and ended inline, in its pipeline.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Sampler
 from neuronscope._version import __version__
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.ids import PrivateIdGenerator
+from neuronscope.engine.opening import OURS
 from neuronscope.engine.others import LeftOut, is_same_call
 from neuronscope.engine.propagation import unobserved
 from neuronscope.engine.span import LightSpan
@@ -36,8 +37,20 @@ class _Intake(SpanProcessor):
 
     def on_start(self, span: ReadableSpan, parent_context: otel_context.Context | None = None) -> None:
         ours = trace.get_current_span(parent_context)
-        if type(ours) is LightSpan and ours.call is not None:
-            GUARD.call("provider.on_start", self._compare, span, ours)
+        if type(ours) is LightSpan:
+            if ours.call is not None:
+                GUARD.call("provider.on_start", self._compare, span, ours)
+            return
+        current = otel_context.get_current() if parent_context is None else parent_context
+        behind = current.get(OURS)  # a processor of the service has made our spans foreign
+        if type(behind) is LightSpan:
+            GUARD.call("provider.on_start", self._stand_aside, span, behind)
+
+    def _stand_aside(self, span: Any, ours: LightSpan) -> None:
+        stand_aside(span, ours)
+        inner = ours.inner
+        if inner is span and inner is not None:  # ours comes in its place, by its id
+            self._left_out.add(inner.get_span_context(), inner.get_span_context())
 
     def _compare(self, span: Any, ours: LightSpan) -> None:
         call = ours.call
@@ -57,6 +70,45 @@ class _Intake(SpanProcessor):
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         return True
+
+
+class _Watcher(SpanProcessor):
+    """Notices spans that other instrumentors make, in the service's own pipeline, within a call of ours."""
+
+    def on_start(self, span: ReadableSpan, parent_context: otel_context.Context | None = None) -> None:
+        current = otel_context.get_current() if parent_context is None else parent_context
+        ours = current.get(OURS)
+        if type(ours) is LightSpan and ours.foreign is not None and ours.call is not None:
+            GUARD.call("provider.on_start", stand_aside, span, ours)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Nothing to do."""
+
+    def shutdown(self) -> None:
+        """Nothing to do."""
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return True
+
+
+def stand_aside(theirs: Any, ours: LightSpan) -> None:
+    """If `theirs` is a span for the call that `ours` is for, it takes its place in the trace.
+
+    Ours is then never ended, so nobody exports it.  The SDK has no public way to give a span another parent.
+    """
+    call, foreign = ours.call, ours.foreign
+    if call is None or foreign is None or not hasattr(theirs, "_parent"):
+        return
+    if theirs.parent is None or theirs.parent.span_id != foreign.get_span_context().span_id:
+        return
+    if ours.inner is not None:
+        theirs._parent = ours.inner.get_span_context()
+    elif not ours.shared and is_same_call(theirs, call.snapshot):
+        ours.inner = theirs
+        theirs._parent = ours.parent
+
+
+_OUR_PROCESSORS: Final = (_Intake, _Watcher)
 
 
 def takes_in(span: Any) -> bool:
@@ -106,7 +158,7 @@ class Pipeline:
             )
             provider.add_span_processor(_Intake(self._take, self.left_out))
             self._own = provider
-            self._own_processors = provider._active_span_processor
+            self._own_processors = vars(provider)["_active_span_processor"]
             self.samples_all = _describe(provider.sampler) == _describe(DEFAULT_ON)
         return self._own
 
@@ -125,10 +177,16 @@ class Pipeline:
             return other
         for processor in processors:
             # Whose processor decides, not whose provider: an earlier platform's may still be the global one.
-            if type(processor) is not _Intake:
+            if type(processor) not in _OUR_PROCESSORS:
                 theirs: trace.TracerProvider = provider
                 return theirs
         return None
+
+    def _watch(self, provider: Any) -> None:
+        """See what other instrumentors make in this pipeline; once."""
+        processors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", None)
+        if processors is not None and not any(type(each) in _OUR_PROCESSORS for each in processors):
+            provider.add_span_processor(_Watcher())
 
     def start_foreign(
         self, provider: trace.TracerProvider, span: LightSpan, parent: otel_context.Context
@@ -138,6 +196,7 @@ class Pipeline:
         tracer = self._tracers.get(key)
         if tracer is None:
             tracer = self._tracers[key] = provider.get_tracer(span.library, __version__)
+            self._watch(provider)
         return unobserved(
             tracer.start_span,
             span.name,

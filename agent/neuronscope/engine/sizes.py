@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
@@ -15,25 +15,35 @@ _ATTRIBUTE: Final = 24
 _PAIR: Final = _ATTRIBUTE + 24  # with its key
 _ITEM: Final = 12
 _SAMPLE: Final = 4
+_SEQUENCES: Final = (list, tuple)
 _SHORT: Final = 1024
 _TOLD: Final = 64  # names of removed attributes that are listed
 # A collector takes 4 MiB in one gRPC message; characters may be 3 bytes.
 MAX_SPAN_BYTES: Final = 1 << 20
 
 
-def held_bytes(value: object, depth: int = 4) -> int:
+def held_bytes(value: Any, depth: int = 4) -> int:
     """About how much plain values hold: texts by their length, long lists by a sample of their items."""
-    if isinstance(value, str | bytes):
+    kind = value.__class__
+    if kind is str or kind is bytes:
         return len(value)
-    if depth == 0:
+    if kind is int or kind is float or kind is bool or value is None or depth == 0:
         return 0
-    if isinstance(value, Mapping):
-        return sum(held_bytes(item, depth - 1) for item in cast(Mapping[object, object], value).values())
-    if isinstance(value, list | tuple):
-        items = cast(Sequence[object], value)
-        sample = items if len(items) <= _SAMPLE else [items[0], *items[1 - _SAMPLE :]]
-        return sum(held_bytes(item, depth - 1) for item in sample) * len(items) // max(1, len(sample))
-    return 0
+    size = 0
+    if kind is dict or issubclass(kind, Mapping):
+        for item in value.values():
+            size += len(item) if item.__class__ is str else held_bytes(item, depth - 1)
+    elif issubclass(kind, _SEQUENCES):
+        whole = len(value)
+        if whole > _SAMPLE:
+            value = (value[0], *value[1 - _SAMPLE :])
+        for item in value:
+            size += held_bytes(item, depth - 1)
+        if whole > _SAMPLE:
+            size = size * whole // _SAMPLE
+    elif issubclass(kind, (str, bytes)):
+        size = len(value)
+    return size
 
 
 def span_bytes(record: SpanRecord) -> int:
@@ -65,10 +75,11 @@ def _nested_bytes(value: LogValue) -> int:
 def attributes_bytes(attributes: Attributes) -> int:
     """About how many bytes attributes take when encoded."""
     size = _PAIR * len(attributes)
+    value: Any  # a cast is a call
     for value in attributes.values():
         kind = value.__class__
         if kind is str:
-            size += len(cast(str, value))
+            size += len(value)
         elif kind is not int and kind is not float:
             size += value_bytes(value) - _ATTRIBUTE
     return size

@@ -7,7 +7,6 @@ it is a note for the worker: ids, clock, and references to what the adapter will
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.util.types import Attributes as OtelAttributes
 from opentelemetry.util.types import AttributeValue as OtelValue
 
+from neuronscope.engine import clock
 from neuronscope.signals.records import SpanEvent, SpanLink
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class LightSpan(trace.Span):
     recording: Recording | None = None
     foreign: trace.Span | None = None
     shared = False  # `foreign` is another instrumentor's, who ends it
+    inner: trace.Span | None = None  # another instrumentor's for this call, begun within it in their pipeline
     masked: dict[str, Any] | None = None
     layer: Layer | None = None  # of a framework's call: whether a client's call tells it all
     hot_ns = 0  # what observing the call took of the caller's thread
@@ -127,7 +128,7 @@ class LightSpan(trace.Span):
         if len(buffer) >= MAX_BUFFERED:
             self.dropped_events += 1
             return
-        buffer.append(SpanEvent(name, timestamp or time.time_ns(), _plain(attributes)))
+        buffer.append(SpanEvent(name, timestamp or clock.wall_ns(), _plain(attributes)))
 
     def add_link(self, context: SpanContext, attributes: OtelAttributes = None) -> None:
         """Buffer a link."""

@@ -75,7 +75,7 @@ class SpanMetrics:
         self, record: SpanRecord, call: Invocation | None, seconds: float, exemplar: tuple[int, int] | None
     ) -> None:
         """A GenAI call: its series are looked up together, by one key."""
-        attributes = record.attributes
+        attributes: Mapping[str, Any] = record.attributes
         known = self._series_of(attributes)
         values = [(known.get(_DURATION) or self._find(known, _DURATION, attributes), seconds)]
         billed = attributes.get(names.OPERATION_NAME) not in _AGGREGATES

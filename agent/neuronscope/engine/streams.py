@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import time
 from array import array
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import GeneratorType
 from typing import Any, Literal, cast
 
+from neuronscope.engine import clock
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import Endpoint, Response
 
@@ -86,7 +86,7 @@ class StreamState:
 
     def take(self, chunk: Any) -> None:
         """Note a chunk on its way to the service."""
-        now = time.perf_counter_ns()
+        now = clock.elapsed_ns()
         chunks = self.chunks
         self.times.append(now)
         chunks.append(chunk)
@@ -198,13 +198,13 @@ def _observed(inner: Generator[Any, Any, Any], state: StreamState) -> Generator[
 
     What is sent or thrown into it goes to the inner one, and so does its return value the other way.
     """
-    clock, note, keep, advance = time.perf_counter_ns, state.times.append, state.chunks.append, inner.__next__
+    tell_time, note, keep, advance = clock.elapsed_ns, state.times.append, state.chunks.append, inner.__next__
     left, waits = HAND_OVER_EVERY, True
     state.source = cast("GeneratorType[Any, Any, Any]", inner)
     try:
         chunk = advance()
         while True:
-            now = clock()
+            now = tell_time()
             note(now)
             keep(chunk)
             left -= 1

@@ -11,6 +11,7 @@ Whatever an exporter does, nobody waits for it longer than asked: only this thre
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import Counter, deque
@@ -69,9 +70,12 @@ class LayerItem:
 
 
 class Finisher(Protocol):
-    """Turns a queued item into a record; runs in the worker's thread."""
+    """Turns a queued item into a record; runs in the worker's thread.
 
-    def __call__(self, item: Any) -> SpanRecord | LogRecord | None:
+    A `functools.partial` in the queue is no item, but work that the worker does in its place.
+    """
+
+    def __call__(self, item: Any) -> SpanRecord | LogRecord:
         """The finished, masked span or log record."""
         ...
 
@@ -394,11 +398,16 @@ class Worker:
         self._make_room()
 
     def _take(self, item: Any, nbytes: int) -> None:
-        if isinstance(item, LayerItem):
+        kind: type[object] = type(item)
+        if kind is LayerItem:
             self._layers.append(item.record)
             self._batch_bytes += nbytes
             if item.recording is not None:
                 item.recording.add_layer(item.record)
+            return
+        if kind is functools.partial:
+            if not GUARD.contain("worker.later", _run, item, default=False):
+                self._count_lost(_kind(item), "fault", 1)
             return
         record = GUARD.contain("worker.finish", self._finish, item)
         if record is None:
@@ -534,6 +543,12 @@ class Worker:
         """Let the thread work again."""
         self._work_lock.release()
         self._export_lock.release()
+
+
+def _run(work: Callable[[], object]) -> bool:
+    """Do what somebody has left to the worker."""
+    work()
+    return True
 
 
 def _kind(item: Any) -> str:

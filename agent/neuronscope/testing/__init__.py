@@ -1,4 +1,4 @@
-"""For your own tests: an exporter that keeps everything in memory, and fake providers on real sockets.
+"""For your own tests: an exporter in memory, a fixed clock and ids, and fake providers on real sockets.
 
 ::
 
@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from neuronscope.testing.exporter import InMemoryExporter
+from neuronscope.testing.fixed import FixedClock, fixed
 
 if TYPE_CHECKING:
     from neuronscope.testing.fake_anthropic import FakeAnthropic
@@ -35,7 +36,9 @@ __all__ = [
     "FakeOllama",
     "FakeOpenAI",
     "FakePinecone",
+    "FixedClock",
     "InMemoryExporter",
+    "fixed",
 ]
 
 _FAKES: Final = {

@@ -185,7 +185,8 @@ class AttributeEncoder:
                     continue
             kind = value.__class__
             if kind is str:
-                add(known.values.get(value) or known.text(value))
+                values: dict[object, bytes] = known.values
+                add(values.get(value) or known.text(value))
             elif kind is int:
                 if 0 <= value < KNOWN:
                     add((known.short if value < _ONE_BYTE else known.long) + VARINTS[value])

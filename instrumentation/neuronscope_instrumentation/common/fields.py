@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -17,16 +17,20 @@ _NUMBERS: Final = (int, float)
 _SEQUENCES: Final = (list, tuple)
 
 
+# These run for each fact of each call: no `cast`, which is a call, and exact types first, since a look at the
+# class is a third of `isinstance`.
 def field(value: Any, name: str) -> Any:
     """A field of a parsed object or a dictionary; None if it is absent."""
     if value is None:
         return None
-    if isinstance(value, dict):
-        return cast("dict[str, Any]", value).get(name)
+    kind = value.__class__
+    if kind is dict:
+        return value.get(name)
     own: Mapping[str, Any] = getattr(value, "__dict__", _NOTHING)
     if name in own:
         return own[name]
-    kind = value.__class__
+    if issubclass(kind, dict):
+        return value.get(name)
     if _has_fields(kind) and not hasattr(kind, name):
         # To be asked for what it does not have costs such an object a microsecond or two.
         extra = value.__pydantic_extra__
@@ -36,14 +40,18 @@ def field(value: Any, name: str) -> Any:
 
 def fields(value: Any) -> Mapping[str, Any]:
     """The fields of a parsed object or a dictionary: for who reads many of them, with `get`."""
-    if value.__class__ is dict:
-        return cast("dict[str, Any]", value)
     if value is None:
         return _NOTHING
-    if _has_fields(value.__class__):
-        own, extra = cast("dict[str, Any]", value.__dict__), value.__pydantic_extra__
-        return {**own, **extra} if extra else own
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else _Attributes(value)
+    own: Mapping[str, Any]
+    kind = value.__class__
+    if kind is dict:
+        own = value
+    elif _has_fields(kind):
+        extra = value.__pydantic_extra__
+        own = {**value.__dict__, **extra} if extra else value.__dict__
+    else:
+        own = value if issubclass(kind, Mapping) else _Attributes(value)
+    return own
 
 
 class _Attributes(Mapping[str, Any]):
@@ -73,12 +81,10 @@ def _has_fields(kind: type) -> bool:
     return hasattr(kind, "__pydantic_fields__") and hasattr(kind, "__pydantic_extra__")
 
 
-# The exact types come first: a look at the class is a third of `isinstance`, and each call is read so.
 def mapping(value: Any) -> Mapping[str, Any] | None:
     """A mapping, such as a request's body or its headers."""
-    if value.__class__ is dict:
-        return cast("Mapping[str, Any]", value)
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
+    found: Mapping[str, Any] | None = value
+    return found if value.__class__ is dict or isinstance(value, Mapping) else None
 
 
 def text(value: Any) -> str | None:
@@ -91,23 +97,24 @@ def text(value: Any) -> str | None:
 def number(value: Any) -> float | None:
     """An int or a float; booleans are neither."""
     kind = value.__class__
+    found: float | None = value
     if kind is float or kind is int:
-        return cast("float", value)
-    return value if isinstance(value, _NUMBERS) and not isinstance(value, bool) else None
+        return found
+    return found if isinstance(value, _NUMBERS) and kind is not bool else None
 
 
 def count(value: Any) -> int | None:
     """An int; booleans are none."""
+    found: int | None = value
     if value is None or value.__class__ is int:
-        return value
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return found
+    return found if isinstance(value, int) and value.__class__ is not bool else None
 
 
 def items(value: Any) -> Sequence[Any]:
     """The elements of a list or tuple; nothing of anything else, which stays unread."""
-    if value is None:
-        return ()
-    return cast("Sequence[Any]", value) if isinstance(value, _SEQUENCES) else ()
+    found: Sequence[Any] = value
+    return found if isinstance(value, _SEQUENCES) else ()
 
 
 def document(value: Any) -> Any:

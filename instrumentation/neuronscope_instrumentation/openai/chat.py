@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from neuronscope.instrumentation import Endpoint, Operation, Request
@@ -49,39 +49,54 @@ def _output_type(body: Mapping[str, Any]) -> str | None:
     )
 
 
+# Parameters by their names, the fields they become, and how they are read; most requests have a few of them.
+_PARAMETERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "model": ("model", text),
+    "temperature": ("temperature", number),
+    "top_p": ("top_p", number),
+    "top_k": ("top_k", count),
+    "max_tokens": ("max_tokens", count),
+    "seed": ("seed", count),
+    "frequency_penalty": ("frequency_penalty", number),
+    "presence_penalty": ("presence_penalty", number),
+    "n": ("choice_count", count),
+    "service_tier": ("service_tier", text),
+    _OUTPUT_TYPE: ("output_type", text),
+    _MESSAGE_COUNT: ("message_count", count),
+}
+
+
 def read_chat_request(arguments: Mapping[str, Any], content: bool) -> Request:
     """A chat request in our words."""
+    facts: dict[str, Any] = {"api_type": "chat_completions"}
+    for name, value in arguments.items():
+        known_as = _PARAMETERS.get(name)
+        if known_as is not None:
+            field, read = known_as
+            facts[field] = read(value)
     limit = count(arguments.get("max_completion_tokens"))
-    tools: Sequence[Any] = arguments.get(_TOOLS) or ()
-    return Request(
-        model=text(arguments.get("model")),
-        stream=arguments.get("stream") is True,
-        temperature=number(arguments.get("temperature")),
-        top_p=number(arguments.get("top_p")),
-        top_k=count(arguments.get("top_k")),
-        max_tokens=limit if limit is not None else count(arguments.get("max_tokens")),
-        seed=count(arguments.get("seed")),
-        frequency_penalty=number(arguments.get("frequency_penalty")),
-        presence_penalty=number(arguments.get("presence_penalty")),
-        choice_count=count(arguments.get("n")),
-        service_tier=text(arguments.get("service_tier")),
-        output_type=text(arguments.get(_OUTPUT_TYPE)),
-        message_count=count(arguments.get(_MESSAGE_COUNT)),
-        api_type="chat_completions",
-        messages=[read_message(message) for message in arguments[_MESSAGES]]
-        if content and _MESSAGES in arguments
-        else None,
-        tools=tool_definitions(tools) if content and tools else None,
-        stop_sequences=[stop for stop in arguments[_STOP] if isinstance(stop, str)]
-        if content and arguments.get(_STOP)
-        else None,
-        extra=known(
-            {
-                names.REASONING_LEVEL: text(arguments.get("reasoning_effort")),
-                names.TOOLS_OFFERED: tool_names(tools),
-            }
-        ),
-    )
+    if limit is not None:
+        facts["max_tokens"] = limit
+    if arguments.get("stream") is True:
+        facts["stream"] = True
+    effort, tools = text(arguments.get("reasoning_effort")), arguments.get(_TOOLS)
+    if effort is not None or tools:
+        facts["extra"] = known({names.REASONING_LEVEL: effort, names.TOOLS_OFFERED: tool_names(tools or ())})
+    if content:
+        facts.update(_content_of(arguments))
+    return Request(**facts)
+
+
+def _content_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What may only be read where content is recorded."""
+    facts: dict[str, Any] = {}
+    if _MESSAGES in arguments:
+        facts["messages"] = [read_message(message) for message in arguments[_MESSAGES]]
+    if arguments.get(_TOOLS):
+        facts["tools"] = tool_definitions(arguments[_TOOLS])
+    if arguments.get(_STOP):
+        facts["stop_sequences"] = [stop for stop in arguments[_STOP] if isinstance(stop, str)]
+    return facts
 
 
 CHAT: Final = Endpoint(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from neuronscope.instrumentation import Endpoint, Operation, Request, Response
-from neuronscope_instrumentation.common.fields import count, document, field, items, text
+from neuronscope_instrumentation.common.fields import count, document, field, fields, items, text
 from neuronscope_instrumentation.openai.answers import read_error
 from neuronscope_instrumentation.openai.facts import read_headers
 
@@ -59,8 +59,8 @@ def _dimension(vector: Any) -> int | None:
 
 def embeddings_size(result: Any) -> int:
     """About how many bytes the vectors of a result take, as lists of Python's floats."""
-    vectors = items(field(result, "data"))
-    return len(vectors) * len(items(field(vectors[0], "embedding"))) * 32 if vectors else 0
+    vectors = items(fields(result).get("data"))
+    return len(vectors) * len(items(fields(vectors[0]).get("embedding"))) * 32 if vectors else 0
 
 
 EMBEDDINGS: Final = Endpoint(
