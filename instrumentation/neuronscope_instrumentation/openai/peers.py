@@ -87,7 +87,8 @@ def _server(name: str) -> str | None:
 
 def peer(client: Any, url: str) -> Peer:
     """The server that a request of `client` goes to; an absolute `url` overrides the client's base."""
-    found = peer_of(client.base_url, url, provider)
+    # The property imports a module at each look; what it returns is this.
+    found = peer_of(getattr(client, "_base_url", None) or client.base_url, url, provider)
     if found.provider != DEFAULT or found.address == "api.openai.com":
         return found
     # Azure's own client means Azure, also behind a gateway.
