@@ -56,10 +56,11 @@ def test_make_and_show(recording: Path, tmp_path: Path) -> None:
 
 def test_too_small_a_recording_is_told(recording: Path, tmp_path: Path) -> None:
     """Exit code 1, and how many queries are needed; fingerprints of another baseline are kept."""
-    with ns.Platform(nsz=str(tmp_path / "day")):
+    with ns.Scope("nothing") as scope:
         pass
+    scope.save(tmp_path / "day.nsz")
     ns.Baseline(source="before").save(tmp_path / "old.json")
-    made = run("make", tmp_path / "day", "-o", tmp_path / "b.json", "--keep", tmp_path / "old.json")
+    made = run("make", tmp_path / "day.nsz", "-o", tmp_path / "b.json", "--keep", tmp_path / "old.json")
     assert made.exit_code == 1
     assert "no search of a vector store" in made.output
     assert (tmp_path / "b.json").exists()

@@ -122,14 +122,15 @@ def fingerprint(name: str, answers: Sequence[Any]) -> Fingerprint:
         raise UnsupportedTensorError("vectors of several lengths")
     matrix: NDArray[np.float64] = np.stack(rows).astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+        lengths: NDArray[np.float64] = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
         usable = np.isfinite(lengths) & (lengths > 0)
         units = np.where(usable, matrix / np.where(usable, lengths, 1.0), 0.0)
+    norm = float(np.mean(lengths))
     return Fingerprint(
         name,
         _hash(units),
         rows[0].size,
-        float(np.mean(lengths)) if bool(np.all(np.isfinite(lengths))) else 0.0,
+        norm if math.isfinite(norm) else 0.0,
         str(rows[0].dtype),
         base64.b64encode(units.astype("<f2").tobytes()).decode("ascii"),
     )

@@ -294,6 +294,9 @@ RERANK_TOP_WAS: Final = _attribute(
 RERANK_SHIFT: Final = _attribute(
     "neuronscope.rerank.shift", "double", "Mean number of ranks that documents moved; 0: order kept."
 )
+RERANK_ORDER: Final = _attribute(
+    "neuronscope.rerank.order", "int[]", "Ranks that the documents returned had before, best first, from 0."
+)
 QUERY_DIMENSION: Final = _attribute("neuronscope.query.dimension", "int", "Length of the query vector.")
 QUERY_NORM: Final = _attribute("neuronscope.query.norm", "double", "L2 norm of the query vector.")
 QUERY_DTYPE: Final = _attribute("neuronscope.query.dtype", "string", "Element type of the query vector.")

@@ -94,9 +94,10 @@ def chat_stream_v1(text: str = "Hello from the fake provider.", **reply: Any) ->
     return Reply(events=events, framing=STREAM_JSON, **reply)
 
 
-def rerank(scores: Sequence[float]) -> Reply:
-    """A reranking."""
-    results = [{"index": index, "relevance_score": score} for index, score in enumerate(scores)]
+def rerank(scores: Sequence[float], order: Sequence[int] | None = None) -> Reply:
+    """A reranking; `order` are the ranks that the documents had, 0, 1, … if not given."""
+    ranks = range(len(scores)) if order is None else order
+    results = [{"index": index, "relevance_score": score} for index, score in zip(ranks, scores, strict=True)]
     meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1.0}}
     return Reply(body={"id": "rerank-fake", "results": results, "meta": meta})
 

@@ -73,6 +73,7 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     names.RETRIEVAL_FILTERED: ("Retrieval", "filtered"),
     names.RETRIEVAL_METRIC: ("Retrieval", "metric"),
     names.RETRIEVAL_METADATA_KEYS: ("Retrieval", "metadata keys"),
+    names.RERANK_ORDER: ("Retrieval", "old positions, best first"),
     names.QUERY_COUNT: ("Query", "vectors"),
     names.QUERY_DIMENSION: ("Query", "dimension"),
     names.QUERY_NORM: ("Query", "norm"),

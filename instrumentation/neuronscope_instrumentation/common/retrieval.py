@@ -14,6 +14,7 @@ from neuronscope.engine.invocation import type_name
 from neuronscope.instrumentation import ErrorFacts, Hit, Query
 from neuronscope.signals import names
 
+MAX_RANKS: Final = 256  # of a reranking that are recorded
 # Vectors of one call that are kept: as many as have a record of their own.
 MAX_KEPT: Final = 128
 
@@ -98,6 +99,18 @@ def hits(
     return found
 
 
+# Columns that identify a row, the likeliest first; else the first whose name ends in `_id`.
+_IDENTITIES: Final = ("id", "_id", "uuid", "pk")
+
+
+def identity_column(names: Sequence[str]) -> int | None:
+    """Position of the column that identifies a row of a table."""
+    for name in _IDENTITIES:
+        if name in names:
+            return names.index(name)
+    return next((i for i, name in enumerate(names) if name.endswith("_id")), None)
+
+
 def _at(column: Sequence[Any] | None, position: int) -> Any:
     return column[position] if column is not None and position < len(column) else None
 
@@ -115,6 +128,7 @@ def rerank_facts(order: Sequence[Any], scores: Sequence[Any]) -> dict[str, Any]:
         told[names.RETRIEVAL_TOP_SCORE], told[names.RETRIEVAL_KTH_SCORE] = max(known), min(known)
     ranks = [rank for rank in order if type(rank) is int]
     if ranks and len(ranks) == len(order):
+        told[names.RERANK_ORDER] = ranks[:MAX_RANKS]
         told[names.RERANK_TOP_WAS] = ranks[0]
         told[names.RERANK_SHIFT] = sum(abs(was - now) for now, was in enumerate(ranks)) / len(ranks)
     return told
