@@ -55,6 +55,7 @@ CLIENTS: Final[dict[str, Entry]] = {
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
     "pinecone": Entry("neuronscope_instrumentation.pinecone:PINECONE", "pinecone", "pinecone"),
     "chroma": Entry("neuronscope_instrumentation.chroma:CHROMA", "chromadb", "chroma"),
+    "weaviate": Entry("neuronscope_instrumentation.weaviate:WEAVIATE", "weaviate-client", "weaviate"),
     "pgvector": Entry("neuronscope_instrumentation.pgvector:PGVECTOR", "psycopg", "pgvector"),
     "faiss": Entry("neuronscope_instrumentation.faiss:FAISS", "faiss-cpu", "faiss"),
     "milvus": Entry("neuronscope_instrumentation.milvus:MILVUS", "pymilvus", "milvus"),
