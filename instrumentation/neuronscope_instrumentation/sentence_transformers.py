@@ -1,13 +1,13 @@
-"""sentence-transformers: `SentenceTransformer.encode`, an embedder in this process.
+"""sentence-transformers: embedders (`SentenceTransformer.encode`), rerankers (`CrossEncoder`) in this process.
 
-`encode_query` and `encode_document` go through `encode`.  Token counts are not reported: the library
-does not tell them, and counting would mean tokenising twice.
+`encode_query` and `encode_document` go through `encode`; `rank` goes through `predict` and is one span.
+Token counts are not reported: the library does not tell them, and counting would mean tokenising twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from neuronscope.instrumentation import (
     ClientIntegration,
@@ -20,6 +20,7 @@ from neuronscope.instrumentation import (
     Snapshot,
     WrappedMethod,
 )
+from neuronscope_instrumentation.common.retrieval import rerank_facts
 
 # Arguments of `encode` that shape a vector.  Not `precision`: its ranges are those of a batch.
 _SHAPING: Final = ("prompt", "prompt_name", "normalize_embeddings", "truncate_dim")
@@ -87,6 +88,90 @@ ENCODE: Final = Endpoint(
 )
 
 
+# --- rerankers ------------------------------------------------------------------------------------------
+class Ranked(NamedTuple):
+    """What a reranking has found: positions, best first, with their scores; both empty where unknown."""
+
+    order: Sequence[int]
+    scores: Sequence[float]
+
+
+def _snapshot_ranking(instance: Any, arguments: dict[str, Any], content: bool) -> Snapshot:
+    from neuronscope.layers import model_name
+
+    documents = arguments.get("documents")
+    pairs = arguments.get("inputs", arguments.get("sentences"))  # renamed in 6.0
+    kept = {
+        "input_count": input_count(pairs if documents is None else documents),
+        "top_k": arguments.get("top_k"),
+        "query": arguments.get("query") if content else None,
+        "one_query": documents is not None or _one_query(pairs),
+    }
+    if documents is None and isinstance(pairs, list | tuple) and pairs and isinstance(pairs[0], str):
+        kept["input_count"] = 1  # a pair by itself
+    return Snapshot(RERANK if kept["one_query"] else PAIRS, model_name(instance), kept, PEER)
+
+
+def _one_query(pairs: Any) -> bool:
+    """Are these pairs of one query and several documents, as far as the first and the last tell?"""
+    if not isinstance(pairs, list | tuple):
+        return False
+    given = cast(Sequence[Any], pairs)
+    ends = [given[0], given[-1]] if len(given) > 1 else []
+    queries = [cast(Sequence[Any], end)[0] for end in ends if isinstance(end, list | tuple) and end]
+    return len(queries) == 2 and isinstance(queries[0], str) and queries[0] == queries[1]
+
+
+def ranking(result: Any) -> Ranked | None:
+    """Order and scores of a result, on the host: copied, since the service may change its own."""
+    if isinstance(result, list):
+        told = [each for each in cast("list[Any]", result) if isinstance(each, dict) and "corpus_id" in each]
+        if not told:
+            return None
+        return Ranked([each["corpus_id"] for each in told], [float(each["score"]) for each in told])
+    plain = type(result).__module__ == "torch" and type(result).__qualname__ == "Tensor"
+    if plain:
+        result = result.numpy() if result.device.type == "cpu" and not result.requires_grad else None
+    if getattr(result, "ndim", None) != 1:
+        return None
+    scores: list[float] = result.tolist()
+    order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+    return Ranked(order, [scores[position] for position in order])
+
+
+def read_ranking_request(kept: Mapping[str, Any], content: bool) -> Request:
+    """How much was asked, and with content for what."""
+    top_k, query = kept["top_k"], kept["query"]
+    return Request(
+        input_count=kept["input_count"],
+        k=top_k if isinstance(top_k, int) else None,
+        query_text=query if content and isinstance(query, str) else None,
+    )
+
+
+def read_ranking(found: Ranked, _content: bool) -> Response:
+    """How many documents, how the best and the worst fit, how far they moved."""
+    return Response(extra=rerank_facts(found.order, found.scores))
+
+
+RERANK: Final = Endpoint(
+    operation=Operation.RERANK, read_request=read_ranking_request, read_response=read_ranking
+)
+# Pairs of several queries: their scores cannot be compared.
+PAIRS: Final = Endpoint(operation=Operation.RERANK, read_request=read_ranking_request)
+
+
+def _rank(target: str, *, optional: bool = False) -> WrappedMethod:
+    return WrappedMethod(
+        target=target,
+        snapshot=_snapshot_ranking,
+        unwrap=ranking,
+        in_process=True,
+        model=lambda instance, _: instance,
+        optional=optional,
+    )
+
+
 def _encode(target: str, *, optional: bool = False) -> WrappedMethod:
     return WrappedMethod(
         target=target,
@@ -105,5 +190,9 @@ SENTENCE_TRANSFORMERS: Final = ClientIntegration(
     methods=(
         _encode("sentence_transformers.sentence_transformer.model:SentenceTransformer.encode"),
         _encode("sentence_transformers.SentenceTransformer:SentenceTransformer.encode", optional=True),
+        _rank("sentence_transformers.cross_encoder.model:CrossEncoder.predict"),
+        _rank("sentence_transformers.cross_encoder.model:CrossEncoder.rank"),
+        _rank("sentence_transformers.cross_encoder.CrossEncoder:CrossEncoder.predict", optional=True),
+        _rank("sentence_transformers.cross_encoder.CrossEncoder:CrossEncoder.rank", optional=True),
     ),
 )

@@ -6,10 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "how", "do", "heat", "pumps", "work", "in", "the", "cold")
 
@@ -38,14 +45,35 @@ def llama(layers: int = 4, **config: Any) -> Any:
         return model
 
 
-def sentence_transformer(folder: Path, layers: int = 3) -> SentenceTransformer:
-    """An embedder of 32 dimensions whose vocabulary is `WORDS`."""
+def cross_encoder(folder: Path, labels: int = 1) -> CrossEncoder:
+    """A reranker of three blocks whose vocabulary is `WORDS`."""
+    _save_tokenizer(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = BertConfig(
+            vocab_size=len(WORDS),
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            intermediate_size=64,
+            num_labels=labels,
+        )
+        BertForSequenceClassification(config).save_pretrained(folder)
+    return CrossEncoder(str(folder), device="cpu", max_length=32)
+
+
+def _save_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     make_tokenizer: Any = PreTrainedTokenizerFast  # untyped
     make_tokenizer(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
     ).save_pretrained(folder)
+
+
+def sentence_transformer(folder: Path, layers: int = 3) -> SentenceTransformer:
+    """An embedder of 32 dimensions whose vocabulary is `WORDS`."""
+    _save_tokenizer(folder)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = BertConfig(
