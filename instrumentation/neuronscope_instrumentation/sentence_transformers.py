@@ -1,4 +1,4 @@
-"""sentence-transformers: embedders (`SentenceTransformer.encode`), rerankers (`CrossEncoder`) in this process.
+"""sentence-transformers: embedders (`SentenceTransformer.encode`) and rerankers (`CrossEncoder`) in process.
 
 `encode_query` and `encode_document` go through `encode`; `rank` goes through `predict` and is one span.
 Token counts are not reported: the library does not tell them, and counting would mean tokenising twice.
@@ -125,7 +125,8 @@ def _one_query(pairs: Any) -> bool:
 def ranking(result: Any) -> Ranked | None:
     """Order and scores of a result, on the host: copied, since the service may change its own."""
     if isinstance(result, list):
-        told = [each for each in cast("list[Any]", result) if isinstance(each, dict) and "corpus_id" in each]
+        found: list[Any] = result
+        told = [each for each in found if isinstance(each, dict) and "corpus_id" in each]
         if not told:
             return None
         return Ranked([each["corpus_id"] for each in told], [float(each["score"]) for each in told])

@@ -46,7 +46,7 @@ def rerankings(scope: ns.Scope) -> list[SpanRecord]:
 
 def test_rank_is_one_reranking(model: CrossEncoder, observed: ns.Scope) -> None:
     """Though it goes through `predict`: counts, the scores of best and worst, the blocks beneath."""
-    ranked = model.rank(QUERY, DOCUMENTS, top_k=2)
+    ranked: Any = model.rank(QUERY, DOCUMENTS, top_k=2)
     (span,) = rerankings(observed)
     assert span.name == "rerank tiny-cross"
     assert span.kind is SpanKind.INTERNAL
@@ -97,7 +97,7 @@ def test_results_are_equal_and_words_are_told_only_when_asked(model: CrossEncode
     order = model.rank(QUERY, DOCUMENTS, return_documents=True)
     state = torch.random.get_rng_state()
     for mode in ("on", "content"):
-        with agent(mode, "sentence_transformers") as exporter:  # type: ignore[arg-type] # one of its modes
+        with agent(mode, "sentence_transformers") as exporter:
             assert np.array_equal(model.predict(PAIRS), expected)
             assert model.rank(QUERY, DOCUMENTS, return_documents=True) == order
             assert CANARY not in repr(exporter.spans)

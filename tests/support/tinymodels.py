@@ -56,10 +56,12 @@ def cross_encoder(folder: Path, labels: int = 1) -> CrossEncoder:
             num_hidden_layers=3,
             num_attention_heads=4,
             intermediate_size=64,
-            num_labels=labels,
         )
+        config.num_labels = labels
         BertForSequenceClassification(config).save_pretrained(folder)
-    return CrossEncoder(str(folder), device="cpu", max_length=32)
+    make: Any = CrossEncoder  # its decorators are untyped
+    model: CrossEncoder = make(str(folder), device="cpu", max_length=32)
+    return model
 
 
 def _save_tokenizer(folder: Path) -> None:
