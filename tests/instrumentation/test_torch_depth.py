@@ -225,7 +225,7 @@ def test_compiled_wrappers_are_told() -> None:
 
 
 def test_data_parallel_replicas_compute_with_their_own_weights() -> None:
-    """Replicas made of a watched model, then given other weights, answer by these, in threads of their own."""
+    """Replicas of a watched model, given other weights, answer by these, in threads of their own."""
     import threading
 
     model: Any = make_net()
@@ -279,7 +279,7 @@ def untouched(model: Any) -> Any:
 @pytest.mark.parametrize(
     ("way", "reason"),
     [(scripted, "scripted"), (compiled, "compiled"), (untouched, None)],
-    ids=lambda x: str(x)[:20],
+    ids=["scripted", "compiled", "seen"],
 )
 def test_a_scope_tells_which_layers_it_could_not_see(way: Callable[[Any], Any], reason: str | None) -> None:
     """With the reason; nothing is told of layers that ran."""

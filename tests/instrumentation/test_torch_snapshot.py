@@ -12,7 +12,8 @@ from torch import nn
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.signals.tensors import DTYPE_NAMES
 from neuronscope_instrumentation.torch import ADAPTER
-from neuronscope_instrumentation.torch.snapshot import TorchSnapshot, dtype_name
+from neuronscope_instrumentation.torch.memory import dtype_name
+from neuronscope_instrumentation.torch.snapshot import TorchSnapshot
 
 
 def test_values_share_no_memory_and_no_graph() -> None:

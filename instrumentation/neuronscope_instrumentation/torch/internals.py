@@ -66,6 +66,21 @@ without_function_modes: Final[Callable[[], Any]] = _C.DisableTorchFunction
 graph_task: Final[Callable[[], int]] = _C._current_graph_task_id
 
 
+def dispatch_keys(tensor: torch.Tensor) -> int:
+    """The kinds of memory and of behaviour that a tensor has, as a mask.
+
+    Unlike `tensor.is_neg()` and its like this keeps the GIL: letting it go costs a wait for whoever takes it.
+    """
+    return int(_C._dispatch_keys(tensor).raw_repr())
+
+
+def plain_keys() -> int:
+    """The keys that tensors in plain host memory can have."""
+    with torch.inference_mode():
+        inference = torch.empty(1)
+    return dispatch_keys(torch.empty(1, requires_grad=True)) | dispatch_keys(inference)
+
+
 def has_own_dispatch(tensor: torch.Tensor) -> bool:
     """True for subclasses that are no plain memory: FakeTensor, DTensor, jagged, torchao's."""
     return bool(_C._dispatch_keys(tensor).has(_C.DispatchKey.Python))
@@ -77,12 +92,13 @@ def is_real_run() -> bool:
         return False
     if _C._len_torch_dispatch_stack() and any(map(_C._get_dispatch_mode, _STRUCTURE_MODES)):
         return False
-    return not (_on_cuda() and torch.cuda.is_current_stream_capturing())
+    return not (_HAS_CUDA and _on_cuda() and torch.cuda.is_current_stream_capturing())
 
 
 _STRUCTURE_MODES: Final = tuple(
     getattr(_C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL")
 )
+_HAS_CUDA: Final = bool(torch.backends.cuda.is_built())
 _on_cuda: Final[Callable[[], bool]] = torch.cuda.is_initialized
 
 

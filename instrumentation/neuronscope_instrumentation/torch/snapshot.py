@@ -4,71 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import torch
 
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.signals.records import Attributes, AttributeValue
-from neuronscope.signals.tensors import DTYPE_NAMES, TensorSnapshot, TensorSummary
+from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope_instrumentation.torch.internals import (
+    function_modes,
     graph_task,
-    has_own_dispatch,
     isolated,
     without_function_modes,
 )
+from neuronscope_instrumentation.torch.memory import EXACT, dtype_name, host_copy, readable
+from neuronscope_instrumentation.torch.summary import summarize, summarize_later
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from neuronscope.summaries.details import Details
 
-_TORCH_ONLY_NAMES: Final = {
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-    "float8_e8m0fnu": "F8_E8M0",
-    "complex128": "C128",
-}
-# numpy lacks these types: their bits travel as unsigned integers, under their own name.
-_AS_BITS: Final = {1: torch.uint8, 2: torch.uint16}
-_QUANTIZED: Final = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
-
-
 # Where values are read at once.  Elsewhere the device computes, and the worker waits for it.
 READ_AT_ONCE: Final = frozenset({"cpu", "meta"})
 NOTHING: Final[Attributes] = {}
-
-
-@cache
-def dtype_name(dtype: torch.dtype) -> str:
-    """The safetensors name of an element type; torch's own where safetensors has none."""
-    name = str(dtype).removeprefix("torch.")
-    return DTYPE_NAMES.get(name) or _TORCH_ONLY_NAMES.get(name, name)
-
-
-def readable(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without graph and subclass, sharing its memory.  Call it `isolated`.
-
-    Raises:
-        UnsupportedTensorError: the tensor has no plain dense memory to read.
-    """
-    if tensor.is_nested:
-        raise UnsupportedTensorError("nested")
-    if has_own_dispatch(tensor):
-        raise UnsupportedTensorError(f"subclass:{type(tensor).__name__}")
-    if tensor.layout is not torch.strided:
-        raise UnsupportedTensorError(f"layout:{str(tensor.layout).removeprefix('torch.')}")
-    if tensor.dtype in _QUANTIZED:
-        raise UnsupportedTensorError(f"dtype:{dtype_name(tensor.dtype)}")
-    if tensor.device.type == "meta":
-        raise UnsupportedTensorError("meta")
-    plain = tensor.detach()
-    if type(plain) is not torch.Tensor:
-        plain = plain.as_subclass(torch.Tensor)
-    if plain.numel() and not plain.untyped_storage().nbytes():  # FSDP frees shards this way
-        raise UnsupportedTensorError("no memory")
-    return plain
 
 
 class TorchSnapshot(TensorSnapshot):
@@ -77,26 +36,34 @@ class TorchSnapshot(TensorSnapshot):
     Not shared between threads: it lives in the model's thread, for one callback.
     """
 
-    __slots__ = ("_more", "_summary", "_tensor", "_whole")
+    __slots__ = ("_more", "_nbytes", "_summary", "_tensor", "_whole")
 
     def __init__(self, tensor: torch.Tensor, attributes: Attributes = NOTHING) -> None:
         self._whole: torch.Tensor | None = tensor
-        local = shard(tensor)
-        if local is not None:
-            tensor, attributes = local.tensor, {**attributes, **local.attributes}
         self._tensor: torch.Tensor | None = tensor
         self._summary: TensorSummary | None = None
         self._more = attributes
+        if type(tensor) in EXACT and not function_modes():
+            self._note(tensor)
+            return
         with without_function_modes():  # a mode of the user's would see even `.shape`
-            shape = () if tensor.is_nested else tuple(tensor.shape)
-            super().__init__(shape, dtype_name(tensor.dtype))
+            local = shard(tensor)
+            if local is not None:
+                self._tensor, self._more = local.tensor, {**attributes, **local.attributes}
+            self._note(self._tensor)
+
+    def _note(self, tensor: torch.Tensor) -> None:
+        nested = tensor.is_nested
+        self.shape = () if nested else tuple(tensor.shape)
+        self.dtype = dtype_name(tensor.dtype)
+        self._array = None
+        self._nbytes = 0 if nested else tensor.numel() * tensor.element_size()
 
     @property
     def nbytes(self) -> int:
         """Bytes that the full array takes on the host (0 if it cannot be read); nothing is copied to tell."""
-        tensor = self._live()
-        with without_function_modes():
-            return 0 if tensor.is_nested else tensor.numel() * tensor.element_size()
+        self._live()
+        return self._nbytes
 
     def numpy(self) -> NDArray[Any]:
         """A host copy, bit for bit; types that numpy lacks come as their bits (BF16 as uint16).
@@ -114,8 +81,6 @@ class TorchSnapshot(TensorSnapshot):
         Raises:
             UnsupportedTensorError: the tensor has no plain dense memory to read.
         """
-        from neuronscope_instrumentation.torch.summary import summarize
-
         tensor = self._live()
         if self._summary is None:  # several observers of one layer share it
             self._summary = summarize(tensor)
@@ -130,8 +95,6 @@ class TorchSnapshot(TensorSnapshot):
         tensor = self._live()
         if tensor.device.type in READ_AT_ONCE:
             return None
-        from neuronscope_instrumentation.torch.summary import summarize_later
-
         return summarize_later(tensor)
 
     def details(self) -> Details:
@@ -242,14 +205,3 @@ def shard(tensor: torch.Tensor) -> Shard | None:
         "global_shape": tuple([int(size) for size in spec.shape]),
     }
     return Shard(local, told)
-
-
-def host_copy(plain: torch.Tensor) -> NDArray[Any]:
-    """A numpy array of the tensor's values that shares no memory with it.  Call it `isolated`."""
-    import numpy as np
-
-    if plain.dtype is torch.complex32:
-        plain = plain.to(torch.complex64)
-    elif dtype_name(plain.dtype).startswith(("BF16", "F8_")):
-        plain = plain.view(_AS_BITS[plain.element_size()])
-    return np.array(plain.cpu().numpy(), copy=True, order="C")

@@ -19,11 +19,13 @@ from neuronscope.signals.tensors import TensorSummary
 from neuronscope.summaries import Moments, kernel
 from neuronscope_instrumentation.torch import fallback
 from neuronscope_instrumentation.torch.internals import (
+    dispatch_keys,
     function_modes,
     isolated,
+    plain_keys,
     without_function_modes,
 )
-from neuronscope_instrumentation.torch.snapshot import dtype_name, host_copy, readable
+from neuronscope_instrumentation.torch.memory import EXACT, dtype_name, host_copy, readable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +48,7 @@ _KINDS: Final = {
 } | dict.fromkeys(_TABLES, kernel.TABLE8)
 
 
-_EXACT: Final = (torch.Tensor, torch.nn.Parameter)
+_OTHER: Final = ~plain_keys()
 
 
 def summarize(tensor: torch.Tensor, fraction: float = 1.0) -> TensorSummary:
@@ -135,10 +137,10 @@ def _by_kernel(tensor: torch.Tensor) -> tuple[float, ...] | None:
 
 
 def _measure(compiled: kernel.Kernel, tensor: torch.Tensor) -> tuple[float, ...] | None:
-    if type(tensor) not in _EXACT or not tensor.is_cpu or tensor.layout is not torch.strided:
+    if type(tensor) not in EXACT or dispatch_keys(tensor) & _OTHER:
         return None
     kind = _KINDS.get(dtype := tensor.dtype)
-    if kind is None or tensor.is_nested or tensor.is_neg() or tensor.is_conj():
+    if kind is None:
         return None
     count = tensor.numel()
     try:

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.fingerprints import fingerprint
 from neuronscope_instrumentation.torch.internals import isolated
-from neuronscope_instrumentation.torch.snapshot import dtype_name, host_copy, readable
+from neuronscope_instrumentation.torch.memory import dtype_name, host_copy, readable
 
 _HASH_WHOLE: Final = 1 << 20  # bytes; larger tensors give a checksum of all words and hashed samples
 _SAMPLES: Final = 64
