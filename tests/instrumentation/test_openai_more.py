@@ -9,6 +9,10 @@ from typing import Any
 import openai
 import pydantic
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import neuronscope as ns
 from neuronscope.signals import names
@@ -131,6 +135,33 @@ def test_headers_that_are_no_numbers_tell_nothing(server: FakeOpenAI) -> None:
     (span,) = observe("on", scenario, server).spans
     assert names.RATE_LIMIT_TOKENS_LEFT not in span.attributes
     assert names.RATE_LIMIT_TOKENS not in span.attributes
+
+
+def test_a_services_own_pipeline_hears_it_too(server: FakeOpenAI) -> None:
+    """Spans that are the service's own, made and ended on its provider."""
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    trace.set_tracer_provider(provider)
+
+    def scenario(client: openai.OpenAI, server: FakeOpenAI) -> Any:
+        server.clear()
+        chat_with_limits(client, server)
+        stream_with_limits(client, server)
+        try:
+            parse_filtered(client, server)
+        except openai.ContentFilterFinishReasonError:
+            return "filtered"
+
+    with agent("on"), sync_client(server, max_retries=0) as client:
+        assert scenario(client, server) == "filtered"
+    whole, streamed, failed = (dict(span.attributes or {}) for span in spans.get_finished_spans())
+    for attributes in (whole, streamed):
+        assert {key: attributes.get(key) for key in LEFT} == LEFT
+    assert (failed[names.OUTPUT_TOKENS], failed[names.ERROR_TYPE]) == (
+        5,
+        "openai.ContentFilterFinishReasonError",
+    )
 
 
 # --- answers that the SDK does not like ------------------------------------------------------------
