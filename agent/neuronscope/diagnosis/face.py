@@ -37,7 +37,7 @@ def watch_canaries(
         queries: fifty or more; vectors, so that the embedder has no part in it.
         k: hits to compare.
         store: ``qdrant`` and so on, with `collection`, as on the spans: whose live drift these explain.
-        fetch: ``ids -> those of them that exist``: tells lost documents from documents not found.
+        fetch: ``ids, as text -> those of them that exist``: tells lost documents from documents not found.
     """
     canaries = Canaries(name, search, tuple(queries), k, store, collection, fetch)
     platform.current().watch.add_canaries(canaries)
