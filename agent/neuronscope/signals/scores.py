@@ -69,6 +69,7 @@ SCALES: Final[dict[str, Scale]] = {
     "manhattan": Scale(True, _closeness),
     "chebyshev": Scale(True, _closeness),
     "hamming": Scale(True, _closeness),
+    "distance": Scale(True, _closeness),  # of a kind that only the store knows
     "jaccard": Scale(True, _one_minus),
     "jaccard_similarity": Scale(False, _same),
     # Distances that only FAISS has.

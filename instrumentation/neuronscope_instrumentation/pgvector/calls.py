@@ -117,7 +117,7 @@ def _has_vector(statement: Statement, parameters: Any) -> bool:
 
 def _is_vector(value: Any) -> bool:
     """Is this written as pgvector reads it, an array, or one of its own objects?"""
-    kind: type[Any] = type(value)
+    kind = cast("type[object]", type(value))
     if isinstance(value, str):
         return value[:1] == "[" and value[-1:] == "]" and value[1:2] in _NUMBER
     return kind.__name__ in _VECTOR_CLASSES or (kind.__module__ == "numpy" and getattr(value, "ndim", 0) == 1)

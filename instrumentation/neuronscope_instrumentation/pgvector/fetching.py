@@ -128,7 +128,7 @@ def observe_server_cursors(psycopg: Any) -> Callable[[], None]:
     @functools.wraps(fetch)
     def fetch_and_tell(self: Any, num: int | None) -> Generator[Any, Any, Any]:
         try:
-            rows = yield from fetch(self, num)
+            rows: list[Any] = cast("list[Any]", (yield from fetch(self, num)))
         except BaseException as error:
             failed(self, error)
             raise
@@ -142,7 +142,7 @@ def observe_server_cursors(psycopg: Any) -> Callable[[], None]:
         @functools.wraps(close)
         def leave_and_close(self: Any) -> Generator[Any, Any, Any]:
             leave(self)
-            return (yield from close(self))
+            return cast("Any", (yield from close(self)))
 
         owner._close_gen = leave_and_close
         changed.append(("_close_gen", close, leave_and_close))

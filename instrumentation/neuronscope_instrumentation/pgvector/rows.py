@@ -14,11 +14,10 @@ from decimal import Decimal
 from typing import Any, Final, Protocol, cast
 
 from neuronscope.instrumentation import Hit, Response
+from neuronscope_instrumentation.common.retrieval import identity_column
 from neuronscope_instrumentation.pgvector.fetching import FetchedRow
 from neuronscope_instrumentation.pgvector.sql import Score
 
-# Columns that identify a row, the likeliest first; else the first whose name ends in `_id`.
-_IDENTITIES: Final = ("id", "_id", "uuid", "pk")
 _WHOLE: Final = frozenset({20, 21, 23})  # int8, int2, int4: object ids of PostgreSQL's types
 _TEXTS: Final = frozenset({18, 19, 25, 114, 1042, 1043})  # char, name, text, json, bpchar, varchar
 _FLOATS: Final = {700: ">f", 701: ">d"}
@@ -166,14 +165,6 @@ def fold_row(score: Score | None, so_far: Response, chunk: Any, content: bool) -
     found = read_rows(score, ListedRows((row,), columns), content)
     cast("list[list[Hit]]", response.hits)[0].extend(*(found.hits or ()))
     return response
-
-
-def identity_column(names: Sequence[str]) -> int | None:
-    """Position of the column that identifies a row."""
-    for name in _IDENTITIES:
-        if name in names:
-            return names.index(name)
-    return next((i for i, name in enumerate(names) if name.endswith("_id")), None)
 
 
 def score_column(names: Sequence[str], score: Score | None) -> int | None:
