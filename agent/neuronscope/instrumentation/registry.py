@@ -51,6 +51,7 @@ CLIENTS: Final[dict[str, Entry]] = {
     "llama_index": Entry(
         "neuronscope_instrumentation.llama_index:LLAMA_INDEX", "llama-index-core", "llama-index"
     ),
+    "vllm": Entry("neuronscope_instrumentation.vllm:VLLM", "vllm", "vllm"),
     "litellm": Entry("neuronscope_instrumentation.litellm:LITELLM", "litellm", "litellm"),
     "qdrant": Entry("neuronscope_instrumentation.qdrant:QDRANT", "qdrant-client", "qdrant"),
     "pinecone": Entry("neuronscope_instrumentation.pinecone:PINECONE", "pinecone", "pinecone"),

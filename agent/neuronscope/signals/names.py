@@ -314,6 +314,7 @@ EMBEDDER_FINGERPRINT: Final = _attribute(
 WRITE_COUNT: Final = _attribute("neuronscope.write.count", "int", "Points written, if the call tells.")
 MODEL_NAME: Final = _attribute("neuronscope.model.name", "string", "Name of the in-process model.")
 MODEL_FORWARDS: Final = _attribute("neuronscope.model.forwards", "int", "Forward passes of the call.")
+MODEL_QUEUE: Final = _attribute("neuronscope.model.queue.duration", "double", "Seconds waited to be run.")
 MODEL_PREFILL: Final = _attribute("neuronscope.model.prefill.duration", "double", "Seconds of prefill.")
 MODEL_DECODE: Final = _attribute("neuronscope.model.decode.duration", "double", "Seconds of decoding.")
 MODEL_DECODE_RATE: Final = _attribute("neuronscope.model.decode.tokens_per_second", "double", "Decode speed.")

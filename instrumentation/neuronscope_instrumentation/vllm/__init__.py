@@ -1,0 +1,40 @@
+"""vLLM in this process: `LLM.generate`, `chat` and `embed`, and the asynchronous engine's `generate`.
+
+`chat` goes through `generate` and is one span.  Where vLLM keeps statistics (``disable_log_stats=False``) a
+span has the time that its requests spent in the queue, in prefill and in decoding.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Final
+
+from neuronscope.instrumentation import ClientIntegration, Kind, Stream, WrappedMethod
+from neuronscope_instrumentation.vllm.outputs import summaries
+from neuronscope_instrumentation.vllm.requests import snapshot_chat, snapshot_embed, snapshot_generate
+
+_LLM: Final = "vllm.entrypoints.llm:LLM"
+
+
+def _call(target: str, snapshot: Any, *, optional: bool = False) -> WrappedMethod:
+    return WrappedMethod(
+        target=target, snapshot=snapshot, unwrap=summaries, in_process=True, optional=optional
+    )
+
+
+VLLM: Final = ClientIntegration(
+    name="vllm",
+    requires="vllm>=0.8",
+    kind=Kind.LLM,
+    methods=(
+        _call(f"{_LLM}.generate", snapshot_generate),
+        _call(f"{_LLM}.chat", snapshot_chat),
+        _call(f"{_LLM}.embed", snapshot_embed, optional=True),
+        WrappedMethod(
+            target="vllm.v1.engine.async_llm:AsyncLLM.generate",
+            snapshot=snapshot_generate,
+            stream=Stream(is_stream=inspect.isasyncgen),
+            in_process=True,
+        ),
+    ),
+)
