@@ -9,9 +9,13 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.util._once import Once
 
+import conventions
 from neuronscope import platform
 from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.invocation import Invocation
+from neuronscope.engine.span_metrics import SpanMetrics
+from neuronscope.signals.records import SpanRecord
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +29,26 @@ def clean_process() -> Iterator[None]:
     ENGINE.stop(1.0)
     platform.forget()
     reset_tracer_provider()
+
+
+@pytest.fixture(autouse=True)
+def by_the_conventions(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever the test is about: every span that adapters of ours finish in this process is as published.
+
+    Tests in which a service sets names of OpenTelemetry's as it likes are marked `any_names`.
+    """
+    found: list[str] = []
+    finish = SpanMetrics.record
+
+    def record(self: SpanMetrics, span: SpanRecord, call: Invocation | None) -> None:
+        if span.library.startswith("neuronscope"):
+            found.extend(conventions.problems(span))
+        finish(self, span, call)
+
+    monkeypatch.setattr(SpanMetrics, "record", record)
+    yield
+    if request.node.get_closest_marker("any_names") is None:
+        assert not found, "\n".join(dict.fromkeys(found))
 
 
 def reset_tracer_provider() -> None:

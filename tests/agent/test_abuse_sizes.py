@@ -75,6 +75,7 @@ def survives(attributes: Mapping[str, Any]) -> None:
     assert list(attributes[names.FINISH_REASONS]) == ["stop"]
 
 
+@pytest.mark.any_names
 def test_core_facts_survive_a_huge_call(big: None) -> None:
     """300 messages, 100 tools and 50 documents of 100 KB: valid JSON, told, and of bounded cost."""
     exporter = InMemoryExporter()
@@ -100,6 +101,7 @@ def test_core_facts_survive_a_huge_call(big: None) -> None:
     assert seconds < 2  # a machine under load; 30 ms on an idle one
 
 
+@pytest.mark.any_names
 def test_a_failed_huge_call_tells_its_error(big: None) -> None:
     """The error's type is one of the facts that survive."""
     exporter = InMemoryExporter()
@@ -110,6 +112,7 @@ def test_a_failed_huge_call_tells_its_error(big: None) -> None:
     assert exporter.spans[0].attributes[names.ERROR_TYPE] == "ValueError"
 
 
+@pytest.mark.any_names
 @pytest.mark.integration
 def test_huge_calls_take_no_healthy_ones_with_them(big: None) -> None:
     """A collector that refuses 4 MiB gets every span, in requests that it takes."""

@@ -15,7 +15,7 @@ from neuronscope.engine.content import ContentPolicy, text_value
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.span import LightSpan
-from neuronscope.instrumentation import Request, Response
+from neuronscope.instrumentation import Operation, Request, Response
 from neuronscope.prices import PRICES
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanEvent, SpanLink, SpanRecord
@@ -55,6 +55,8 @@ def add_call(attributes: Attributes, call: Invocation, library: str, content: bo
     response = GUARD.call(sites.response, _add_response, attributes, call, content, limit)
     if request.queries is not None or (response is not None and response.hits is not None):
         GUARD.call(sites.searches, _add_searches, attributes, call, request, response, content, limit)
+    if endpoint.operation is Operation.STORE:
+        attributes.pop(names.RETRIEVAL_TOP_K, None)  # the length of a listing
     if call.stream is not None:
         attributes.update(facts.stream_facts(call.stream, call.start_perf_ns))
         whole = endpoint.is_complete
