@@ -30,6 +30,7 @@ VLLM: Final = ClientIntegration(
         _call(f"{_LLM}.generate", snapshot_generate),
         _call(f"{_LLM}.chat", snapshot_chat),
         _call(f"{_LLM}.embed", snapshot_embed, optional=True),
+        _call("vllm.entrypoints.pooling.offline:PoolingOfflineMixin.embed", snapshot_embed, optional=True),
         WrappedMethod(
             target="vllm.v1.engine.async_llm:AsyncLLM.generate",
             snapshot=snapshot_generate,
