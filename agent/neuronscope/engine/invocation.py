@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 # HTTP statuses from here on are errors.
 FAILED: Final = 400
+MAX_PLAIN: Final = 256  # types of results that a method's seam remembers
 
 
 class Seam:
@@ -45,9 +46,10 @@ class Seam:
         kind: of its spans.
         bound: its first argument is an instance.
         parameters: names of its positional arguments, without the instance.
+        plain: types of results that are neither streams nor bodies to be read.
     """
 
-    __slots__ = ("bound", "covers", "kind", "library", "method", "name", "parameters", "site")
+    __slots__ = ("bound", "covers", "kind", "library", "method", "name", "parameters", "plain", "site")
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class Seam:
         self.kind = SpanKind.INTERNAL if method.in_process else SpanKind.CLIENT
         self.bound = bound
         self.parameters = tuple(parameters)
+        self.plain: set[type] = set()
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name."""
@@ -224,19 +227,26 @@ class Invocation(Struct, eq=False):
         try:
             if self.http is not None:
                 self.let_go_of_response()
-            stream, body = method.stream, method.body
-            if stream is not None and stream.is_stream(result):
+            stream, body, kind = method.stream, method.body, result.__class__
+            if kind in self.seam.plain:
+                self._take(result)
+            elif stream is not None and stream.is_stream(result):
                 self._observe_stream(stream, result)
                 later = True
             elif body is not None and (response := body(result)) is not None:
                 later = self._observe_body(response)
             else:
-                unwrap = method.unwrap
-                self.result = result if unwrap is None else unwrap(result)
+                self._take(result)
+                if method.typed and len(self.seam.plain) < MAX_PLAIN:
+                    self.seam.plain.add(kind)
         finally:  # a fault of ours goes to the guard; the span ends all the same
             if not later:
                 self.end()
         return True
+
+    def _take(self, result: Any) -> None:
+        unwrap = self.seam.method.unwrap
+        self.result = result if unwrap is None else unwrap(result)
 
     def hand_out(self) -> Any:
         """What the service gets in the place of a generator, and we let go of."""

@@ -24,7 +24,7 @@ _CALL: Final = (
     (names.TOKEN_USAGE, "input", names.INPUT_TOKENS),
     (names.TOKEN_USAGE, "output", names.OUTPUT_TOKENS),
 )
-# Spans around calls, and of fetching what an earlier call made: tokens that they tell are counted there already.
+# Spans around calls, and of fetching what an earlier call made: their tokens are counted there already.
 _AGGREGATES: Final = frozenset(
     {"invoke_agent", "invoke_workflow", "create_agent", "execute_tool", "plan", "fetch_response"}
 )

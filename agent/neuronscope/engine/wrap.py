@@ -349,17 +349,18 @@ def _noticing(
     installation: Installation, seam: ResponseSeam, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """A wrapper that shows the HTTP response to the call it belongs to."""
-    library = installation.library
+    library, site, end = installation.library, f"response.{seam.target}", GUARD.end
+    response, resends = seam.response, seam.resends
 
     def note(kwargs: dict[str, Any]) -> None:
         call = ENGINE.open_call(library)
         if call is not None:
-            call.http = kwargs.get(seam.response)
-            call.resends = kwargs.get(seam.resends)
+            call.http = kwargs.get(response)
+            call.resends = kwargs.get(resends)
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:  # of a coroutine function: hands its coroutine on
-        GUARD.call(f"response.{seam.target}", note, kwargs)
+        end(site, note, kwargs)
         return original(*args, **kwargs)
 
     return wrapper

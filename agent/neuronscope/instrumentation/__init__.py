@@ -215,9 +215,9 @@ class Endpoint:
             `ResponseSeam`.
         size: ``(result) -> bytes``: about how much a result keeps in memory until the worker has read it, for
             results that can be large; well under a microsecond, so look at lengths only.
-        embedder: ``(arguments by name) -> ((instance, texts) -> vectors)``: embeds other texts as this call
-            embeds its own, for the embedder's fingerprint; None where another thread cannot do that.  The
-            function keeps none of the call's own texts.
+        embedder: ``(instance, arguments by name) -> ((instance, texts) -> vectors)``: embeds other texts as
+            this call embeds its own, for the embedder's fingerprint; None where another thread cannot do
+            that.  The function keeps neither the instance nor the call's own texts.
         called: what the operation is called if not as the method: where a request below it is wrapped.
     """
 
@@ -230,7 +230,7 @@ class Endpoint:
     read_error: Callable[[BaseException], ErrorFacts] | None = None
     read_headers: ReadHeaders | None = None
     size: Callable[[Any], int] | None = None
-    embedder: Callable[[Mapping[str, Any]], Callable[[Any, Sequence[str]], Any] | None] | None = None
+    embedder: Callable[[Any, Mapping[str, Any]], Callable[[Any, Sequence[str]], Any] | None] | None = None
     called: str | None = None
 
 
@@ -304,6 +304,7 @@ class WrappedMethod:
         in_process: the work is done in this process (the span is INTERNAL, not CLIENT).
         model: ``(instance, arguments by name) -> model``: the in-process model whose layers are watched
             during the call.
+        typed: `body` and `Stream.is_stream` look at a result's type alone: they are asked once for each type.
         optional: absent in some supported versions; `doctor` does not complain.
         awaitable: a plain function that returns a coroutine: the call is made when that is awaited.
         inherited: wrap it for this class alone although a base class defines it.
@@ -324,6 +325,7 @@ class WrappedMethod:
     manager: bool = False
     in_process: bool = False
     model: Callable[[Any, Mapping[str, Any]], Any] | None = None
+    typed: bool = False
     optional: bool = False
     layer: bool = False
     inside: str | None = None

@@ -58,7 +58,12 @@ def request_method(
 ) -> WrappedMethod:
     """The choke point of such an SDK: `request` of a base client."""
     return WrappedMethod(
-        target=target, snapshot=snapshot, stream=_STREAM, body=body, inject_headers=inject_headers
+        target=target,
+        snapshot=snapshot,
+        stream=_STREAM,
+        body=body,
+        inject_headers=inject_headers,
+        typed=True,
     )
 
 
