@@ -20,10 +20,12 @@ from opentelemetry.trace import StatusCode
 import neuronscope as ns
 import store_chroma
 import store_faiss
+import store_lancedb
 import store_milvus
 import store_pgvector
 import store_pinecone
 import store_qdrant
+import store_weaviate
 from client_cases import CANARY, agent, facts_like, function_at
 from neuronscope import platform
 from neuronscope.engine.fingerprint_query import query_facts
@@ -55,9 +57,11 @@ CASES: tuple[StoreCase, ...] = (
     store_pinecone.GRPC,
     store_chroma.EMBEDDED,
     store_chroma.SERVED,
+    store_weaviate.CASE,
     store_faiss.CASE,
     store_pgvector.PSYCOPG,
     store_milvus.CASE,
+    store_lancedb.CASE,
 )
 
 

@@ -197,7 +197,7 @@ def plain(value: Any) -> Any:
 
 
 # Fields of results that differ between any two runs.
-VOLATILE: Final = frozenset({"time", "usage", "took", "date"})
+VOLATILE: Final = frozenset({"elapsed_seconds", "time", "usage", "took", "date"})
 
 
 def plain_text(error: BaseException) -> str:

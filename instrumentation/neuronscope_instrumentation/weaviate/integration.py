@@ -21,7 +21,7 @@ from neuronscope.instrumentation import (
     Snapshot,
     WrappedMethod,
 )
-from neuronscope_instrumentation.common.fields import count, field, items, text
+from neuronscope_instrumentation.common.fields import count, field, items, mapping, text
 from neuronscope_instrumentation.common.retrieval import size, store_error
 from neuronscope_instrumentation.weaviate.collections import learn_metric, peer_of, place_of
 from neuronscope_instrumentation.weaviate.searches import objects_of, snapshot_search
@@ -62,10 +62,12 @@ def _collections(instance: Any, arguments: Arguments, _content: bool) -> Snapsho
     return Snapshot(STORE, text(arguments.get("name")), {}, place_of(instance).peer)
 
 
-def _batch(_instance: Any, arguments: Arguments, _content: bool) -> Snapshot:
+def _batch(_instance: Any, arguments: Arguments, _content: bool) -> Snapshot | None:
     """One request of a batch, made in a thread of the library's own; it may write to several collections."""
-    sent = items(arguments.get("objects"))
-    peer = peer_of(getattr(arguments.get("connection"), "url", None))
+    connection, sent = arguments.get("connection"), items(arguments.get("objects"))
+    if type(connection).__name__ == "ConnectionAsync":
+        return None  # of `insert_many`, which has a span: asynchronous batches are streams
+    peer = peer_of(getattr(connection, "url", None))
     kept = {"tenant": _only(sent, "tenant"), "write_count": len(sent)}
     return Snapshot(STORE, _only(sent, "collection"), kept, peer, "batch")
 
@@ -86,9 +88,9 @@ def _configuration(instance: Any, arguments: Arguments, content: bool) -> Snapsh
 
 def _learn(url: str, collection: str, result: Any, _content: bool) -> Response:
     indexes = [field(result, "vector_index_config")]
-    named = field(result, "vector_config")
-    if isinstance(named, dict) and len(named) == 1:
-        indexes.append(field(next(iter(named.values())), "vector_index_config"))
+    named = [*(mapping(field(result, "vector_config")) or {}).values()]
+    if len(named) == 1:
+        indexes.append(field(named[0], "vector_index_config"))
     for index in indexes:
         learn_metric(url, collection, field(index, "distance_metric"))
     return Response()
@@ -212,10 +214,10 @@ def _all() -> Iterator[WrappedMethod]:
 
 def members(obj: Any) -> Iterator[Any]:
     """What acts for a client (its collections) or for a collection (its query, data, generate and so on)."""
+    own: dict[str, Any] = getattr(obj, "__dict__", {})
     for name in ("collections", "query", "generate", "data", "aggregate", "config"):
-        member = vars(obj).get(name) if hasattr(obj, "__dict__") else None
-        if member is not None:
-            yield member
+        if name in own:
+            yield own[name]
 
 
 WEAVIATE: Final = ClientIntegration(
@@ -224,7 +226,8 @@ WEAVIATE: Final = ClientIntegration(
     kind=Kind.VECTOR_STORE,
     methods=tuple(_all()),
     copies=(
-        "weaviate.collections.collections.sync:_Collections.use",  # `get` calls it
+        "weaviate.collections.collections.base:_CollectionsBase.get",
+        "weaviate.collections.collections.sync:_Collections.use",
         "weaviate.collections.collections.sync:_Collections.create",
         "weaviate.collections.collections.async_:_CollectionsAsync.use",
     ),
