@@ -63,7 +63,7 @@ def passes(filters: Any, properties: dict[str, Any]) -> bool:
     """Does an object pass a filter on one property?"""
     if not filters.target.property:
         return True
-    return properties.get(filters.target.property) == filters.value_int
+    return bool(properties.get(filters.target.property) == filters.value_int)
 
 
 def rank(store: Store, request: Any) -> list[tuple[Stored, dict[str, float]]]:
@@ -216,7 +216,7 @@ class Rest(FakeProvider):
 
 def _vector(body: dict[str, Any]) -> list[float]:
     named: dict[str, list[float]] = body.get("vectors") or {}
-    return body.get("vector") or next(iter(named.values()), [])
+    return body.get("vector") or next(iter(named.values()), list[float]())
 
 
 def schema(name: str) -> dict[str, Any]:
