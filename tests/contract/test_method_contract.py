@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from opentelemetry import context as otel_context
 
+import client_anthropic
+import client_bedrock
+import client_cohere
+import client_google
+import client_mistral
+import client_ollama
 import client_openai
 import neuronscope as ns
 from client_cases import (
@@ -25,6 +32,7 @@ from client_cases import (
     observe,
     observe_async,
     three_ways,
+    with_calls,
 )
 from neuronscope.engine.guard import GUARD
 from neuronscope.signals import names
@@ -38,7 +46,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),
 ]
 
-CASES = (client_openai.CASE,)
+CASES = tuple(
+    with_calls(module.CASE)
+    for module in (
+        client_openai,
+        client_anthropic,
+        client_ollama,
+        client_mistral,
+        client_cohere,
+        client_google,
+        client_bedrock,
+    )
+)
 CALLS = [(case, call) for case in CASES for call in case.calls]
 each_call = pytest.mark.parametrize(
     ("case", "call"), CALLS, ids=[f"{case.name} {call.name}" for case, call in CALLS]
@@ -101,6 +120,14 @@ def test_an_error_is_the_services_and_the_spans(
             (span,) = outcome.spans
             assert span.status.name == "ERROR"
             assert span.attributes[names.ERROR_TYPE] == case.unauthorised
+            if case.tells_status:
+                assert span.attributes[names.HTTP_RESPONSE_STATUS_CODE] == 401
+
+
+def late(call: Call) -> Reply:
+    """An answer of the right kind that keeps one waiting."""
+    replies = call.replies()
+    return replace(replies[0], delay_s=2) if replies else Reply(body={}, delay_s=2)
 
 
 @each_call
@@ -109,7 +136,7 @@ def test_no_answer_in_time(case: ClientCase, call: Call, servers: dict[str, Fake
     server = servers[case.name]
 
     def run(client: Any, server: FakeProvider) -> Any:
-        server.reply(Reply(body={}, delay_s=2))
+        server.reply(late(call))
         return call.run(client)
 
     with impatient():
@@ -124,7 +151,7 @@ def test_a_cancelled_call(case: ClientCase, call: Call, servers: dict[str, FakeP
     """A `BaseException` goes through, and ends the span."""
 
     async def run(client: Any, server: FakeProvider) -> Any:
-        server.reply(Reply(body={}, delay_s=2))
+        server.reply(late(call))
         task = asyncio.ensure_future(call.arun(client))
         await asyncio.sleep(0.02)
         task.cancel()
@@ -154,7 +181,9 @@ def test_a_stream_left_early(case: ClientCase, call: Call, servers: dict[str, Fa
         server.reply(*call.replies())
         stream = await aopened(client)
         first = await anext(aiter(stream))
-        await stream.close()
+        closing = stream.aclose() if hasattr(stream, "aclose") else stream.close()
+        if closing is not None:
+            await closing
         return first
 
     server = servers[case.name]
@@ -187,9 +216,9 @@ def test_what_is_not_observed(case: ClientCase, servers: dict[str, FakeProvider]
             finally:
                 otel_context.detach(token)
             assert exporter.spans == []
+            assert not any("traceparent" in request.headers for request in server.requests)
         run_all(case, client, server)
         assert exporter.spans == []
-    assert not any("traceparent" in request.headers for request in server.requests)
 
 
 @each_client

@@ -11,15 +11,16 @@ import gc
 import importlib
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import pydantic
 
 import neuronscope as ns
+from neuronscope.signals import names
 from neuronscope.signals.records import SpanRecord
 from neuronscope.testing import InMemoryExporter
 from neuronscope.testing.fake_provider import FakeProvider, Received, Reply
@@ -109,6 +110,42 @@ class ClientCase:
     aembed: Callable[[Any], Coroutine[Any, Any, Any]] | None = None
     embedding: Mapping[str, Any] = field(default_factory=dict[str, Any])
     calls: tuple[Call, ...] = ()
+
+
+def with_calls(case: ClientCase) -> ClientCase:
+    """The case, with the calls that it looks at closely where it has no table of all."""
+    return case if case.calls else replace(case, calls=tuple(_calls(case)))
+
+
+def _calls(case: ClientCase) -> Iterator[Call]:
+    async def drain(client: Any) -> Any:
+        return [chunk async for chunk in await case.astream(client)]
+
+    yield Call(
+        name="chat",
+        run=case.chat,
+        arun=case.achat,
+        replies=lambda: (case.reply(CANARY),),
+        facts={names.OPERATION_NAME: case.operation, **case.complete},
+    )
+    yield Call(
+        name="stream",
+        run=lambda client: list(case.stream(client)),
+        arun=drain,
+        replies=lambda: (case.stream_reply(f"{CANARY} two three four five"),),
+        facts={names.OPERATION_NAME: case.operation, **case.streamed},
+        opened=case.stream,
+        aopened=case.astream,
+    )
+    if case.embed is not None and case.aembed is not None:
+        yield Call(
+            name="embed",
+            run=case.embed,
+            arun=case.aembed,
+            replies=lambda: (),
+            facts={names.OPERATION_NAME: "embeddings", **case.embedding},
+            content=False,
+        )
 
 
 @dataclass(frozen=True)

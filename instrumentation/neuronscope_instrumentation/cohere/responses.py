@@ -168,7 +168,6 @@ def read_embeddings(result: Any, content: bool) -> Response:
     by_type: list[Any] = [told] if typed is None else list(typed.values())
     vectors = next((items(value) for value in by_type if items(value)), ())
     return Response(
-        id=text(field(answer, "id")),
         input_tokens=_tokens(answer)["input_tokens"],
         dimensions=len(items(vectors[0])) or None if vectors else None,
     )

@@ -96,8 +96,7 @@ def read_embeddings(result: Any, content: bool) -> Response:
     answer = document(result)
     vectors = items(field(answer, "data"))
     return Response(
-        **_head({**answer, "usage": {"prompt_tokens": field(field(answer, "usage"), "prompt_tokens")}})
-        if isinstance(answer, dict)
-        else {},
+        model=text(field(answer, "model")),
+        input_tokens=count(field(field(answer, "usage"), "prompt_tokens")),
         dimensions=len(items(field(vectors[0], "embedding"))) or None if vectors else None,
     )
