@@ -61,6 +61,7 @@ CLIENTS: Final[dict[str, Entry]] = {
     "faiss": Entry("neuronscope_instrumentation.faiss:FAISS", "faiss-cpu", "faiss"),
     "milvus": Entry("neuronscope_instrumentation.milvus:MILVUS", "pymilvus", "milvus"),
     "lancedb": Entry("neuronscope_instrumentation.lancedb:LANCEDB", "lancedb", "lancedb"),
+    "redis": Entry("neuronscope_instrumentation.redis:REDIS", "redis", "redis"),
     "sentence_transformers": Entry(
         "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",
         "sentence-transformers",
