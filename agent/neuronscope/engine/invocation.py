@@ -183,9 +183,10 @@ class Invocation(Struct, eq=False):
         return dict(facts.start_facts(operation, snapshot.target, snapshot.peer, self.name))
 
     def end(self) -> None:
-        """End the span, once.  Let go of it: it holds the call until the worker has read that."""
+        """End the span, once, and let go of it, also by the context: it holds the call until that is read."""
         span, self.span = self.span, None
         if span is not None:
+            self.context = None
             self.engine.finish(span)
 
     def give_up(self) -> bool:
@@ -193,7 +194,9 @@ class Invocation(Struct, eq=False):
         self.leave()
         span, self.span = self.span, None
         if span is not None:
+            self.context = None
             self.engine.discard(span)
+            span.release()
         return True
 
     def leave(self) -> None:
