@@ -18,6 +18,7 @@ _COMMANDS = {
     "check": "neuronscope.cli.check:check",
     "cut": "neuronscope.cli.copy:cut",
     "demo": "neuronscope.cli.demo:demo",
+    "doctor": "neuronscope.cli.doctor:doctor",
     "export": "neuronscope.cli.export:export",
     "ls": "neuronscope.cli.ls:list_recordings",
     "merge": "neuronscope.cli.copy:merge",

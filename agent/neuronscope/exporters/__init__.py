@@ -76,3 +76,22 @@ BUILT_IN: dict[str, tuple[str, str, str | None]] = {
     "nsz": ("neuronscope_exporters.nsz:create", "zstandard", None),
 }
 ENTRY_POINT_GROUP = "neuronscope.exporters"
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What `neuronscope doctor` found out about one place that something is exported to.
+
+    Attributes:
+        what: ``"traces"``, ``"metrics"``, ``"page"``, ``"recording"``, …
+        target: where it goes.
+        ok: it arrives there, as far as can be seen from here.
+        detail: what was tried and what came of it.
+        advice: the likely cause, and what to do, if it does not.
+    """
+
+    what: str
+    target: str
+    ok: bool
+    detail: str
+    advice: str = ""

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, cast
 
 from neuronscope.exceptions import MissingDependencyError
-from neuronscope.exporters import BUILT_IN, ENTRY_POINT_GROUP, Exporter, ExporterContext, ExporterFactory
+from neuronscope.exporters import (
+    BUILT_IN,
+    ENTRY_POINT_GROUP,
+    Examination,
+    Exporter,
+    ExporterContext,
+    ExporterFactory,
+)
 
 
 def resolve(target: str, distribution: str, extra: str | None = None) -> Any:
@@ -52,6 +59,21 @@ def make_exporters(
         for name, factory in factories.items()
     )
     return [exporter for exporter in made if exporter is not None]
+
+
+def configured(context: ExporterContext) -> list[str]:
+    """The built-in exporters that the settings ask for."""
+    return [name for name in BUILT_IN if _wanted(name, context)]
+
+
+def examiner(name: str) -> Callable[[ExporterContext], Iterable[Examination]]:
+    """What finds out whether the observations that a built-in exporter sends arrive."""
+    target, distribution, extra = BUILT_IN[name]
+    module = target.partition(":")[0]
+    return cast(
+        "Callable[[ExporterContext], Iterable[Examination]]",
+        resolve(f"{module}.examine:examine", distribution, extra),
+    )
 
 
 def _wanted(name: str, context: ExporterContext) -> bool:

@@ -109,13 +109,19 @@ def create(context: ExporterContext) -> OtlpExporter | None:
         ConfigError: an endpoint, a header or a certificate can't be used.
         MissingDependencyError: gRPC is asked for and grpcio is not installed.
     """
-    spans, metrics, logs = (_transport(signal, context.settings) for signal in (TRACES, METRICS, LOGS))
+    spans, metrics, logs = (transport_for(signal, context.settings) for signal in (TRACES, METRICS, LOGS))
     if spans is metrics is logs is None:
         return None
     return OtlpExporter(context, spans=spans, metrics=metrics, logs=logs)
 
 
-def _transport(signal: Signal, settings: Settings) -> Transport | None:
+def transport_for(signal: Signal, settings: Settings) -> Transport | None:
+    """The transport of a signal; None if it is not exported.
+
+    Raises:
+        ConfigError: the endpoint, a header or the certificate cannot be used.
+        MissingDependencyError: gRPC is asked for and grpcio is not installed.
+    """
     endpoint: Endpoint | None = endpoints.find(signal, settings)
     if endpoint is None:
         return None

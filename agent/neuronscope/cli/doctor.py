@@ -1,0 +1,117 @@
+"""``neuronscope doctor [LIBRARY…]``: what is observed, where it goes, whether it arrives."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import click
+import msgspec
+
+from neuronscope._version import __version__
+from neuronscope.doctor import LibraryReport, examine_exports, examine_library, library_names
+from neuronscope.doctor.exports import first_calls
+from neuronscope.exporters import Examination
+from neuronscope.settings import Settings
+
+MARKS = {True: "ok  ", False: "FAIL"}
+SHOWN = 6
+
+
+@click.command()
+@click.argument("libraries", nargs=-1)
+@click.option("--no-exports", is_flag=True, help="Send and write nothing.")
+@click.option("--all", "everything", is_flag=True, help="Also what is not installed, and all methods.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def doctor(libraries: tuple[str, ...], no_exports: bool, everything: bool, form: str) -> None:
+    """Tell which libraries are observed here, how far, and whether observations arrive.
+
+    Every installed library that has an adapter is imported and looked at; every exporter that the environment
+    configures is tried with a probe.  Exit code 1 if something does not work.
+    """
+    settings = Settings.load()
+    unknown = sorted(set(libraries) - set(library_names()))
+    if unknown:
+        raise click.UsageError(
+            f"no adapter for {', '.join(unknown)}. There are: {', '.join(library_names())}"
+        )
+    seen = first_calls(settings.nsz)
+    names = libraries or tuple(library_names())
+    with click.progressbar(names, label="libraries", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+        reports = [examine_library(name, disabled=settings.disable, seen=seen.get(name)) for name in bar]
+    exports = [] if no_exports else list(examine_exports(settings))
+    if form == "json":
+        told = {
+            "version": __version__,
+            "libraries": [asdict(report) for report in reports],
+            "exports": [asdict(examination) for examination in exports],
+        }
+        click.echo(msgspec.json.encode(told))
+    else:
+        for line in _lines(settings, reports, exports, everything=everything):
+            click.echo(line)
+    bad = any(report.state in ("partly", "broken") or not report.fits for report in reports)
+    if bad or not all(examination.ok for examination in exports):
+        sys.exit(1)
+
+
+def _lines(
+    settings: Settings, reports: Sequence[LibraryReport], exports: Iterable[Examination], *, everything: bool
+) -> Iterator[str]:
+    yield f"neuronscope {__version__}, Python {sys.version.split()[0]}"
+    if not settings.enabled:
+        yield "FAIL  NEURONSCOPE_ENABLED is false: nothing is observed."
+    content = settings.capture_content
+    yield f"      content: {content}; budget: {settings.max_overhead_pct:g} %, {settings.overhead_action}"
+    yield ""
+    yield "Libraries"
+    missing: list[str] = []
+    for report in reports:
+        if report.state == "not installed" and not everything:
+            missing.append(report.name)
+            continue
+        yield from _library(report, everything=everything)
+    if missing:
+        yield f"  --    not installed: {', '.join(missing)}"
+    exports = list(exports)
+    if exports:
+        yield ""
+        yield "Exports"
+    for examination in exports:
+        yield f"  {MARKS[examination.ok]}  {examination.what} → {examination.target}: {examination.detail}"
+        if examination.advice:
+            yield f"        {examination.advice}"
+
+
+def _library(report: LibraryReport, *, everything: bool) -> Iterator[str]:
+    mark = {"observed": "ok  ", "partly": "FAIL", "broken": "FAIL"}.get(report.state, "--  ")
+    told: list[str] = [report.state]
+    if report.wrapped:
+        told.append(f"{len(report.wrapped)} methods")
+    if report.seen is not None:
+        told.append(f"first call {datetime.fromtimestamp(report.seen, UTC):%Y-%m-%d %H:%M:%S}Z")
+    yield f"  {mark}  {report.name}: {report.distribution} {report.version} {', '.join(told)}".rstrip()
+    if report.problem:
+        yield f"        {report.problem}"
+    if not report.fits:
+        yield f"        made for {report.requires}: update the library, or expect methods to be missing"
+    if report.absent:
+        yield f"        known, but absent in this version: {_some(report.absent, everything)}"
+    for why in dict.fromkeys(why for _, why in report.gaps):
+        methods = [_short(target) for target, reason in report.gaps if reason == why]
+        yield f"        not observed, {why}: {_some(methods, everything)}"
+    if everything and report.wrapped:
+        yield f"        observed: {', '.join(report.wrapped)}"
+
+
+def _short(target: str) -> str:
+    """`package.resources.videos:Videos.create` as `Videos.create`."""
+    return target.partition(":")[2] or target
+
+
+def _some(items: Sequence[str], everything: bool) -> str:
+    if everything or len(items) <= SHOWN:
+        return ", ".join(items)
+    return f"{', '.join(items[:SHOWN])} and {len(items) - SHOWN} more (--all)"

@@ -1,0 +1,174 @@
+"""`neuronscope doctor`: what is observed, what is missing, and whether observations arrive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import fakelib
+import neuronscope as ns
+from collectors import free_port, serving, spans_in
+from neuronscope.cli.doctor import doctor
+from neuronscope.doctor import examine_library
+from neuronscope.engine.metrics import Aggregator
+from neuronscope.instrumentation import ClientIntegration, Gap, Kind, WrappedMethod
+from neuronscope.signals import names
+from neuronscope_exporters.prometheus.page import MetricsPage
+from neuronscope_exporters.prometheus.server import MetricsServer
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(doctor, ["openai", *arguments], env=environment)
+
+
+def exports(**environment: str) -> list[dict[str, Any]]:
+    result = run("--format", "json", **environment)
+    found: list[dict[str, Any]] = json.loads(result.stdout)["exports"]
+    assert (result.exit_code == 0) is all(examination["ok"] for examination in found)
+    return found
+
+
+@pytest.fixture
+def partly() -> Iterator[str]:
+    """An adapter of a library whose release has lost a method; `pip` knows it as click."""
+    table = fakelib.integration("fakelib")
+    lost = WrappedMethod(target="fakelib:Client.gone", snapshot=table.methods[0].snapshot)
+    ns.registry.register_adapter(
+        ClientIntegration(
+            name="click",
+            requires="click>=99.1",
+            kind=Kind.LLM,
+            methods=(*table.methods, lost),
+            gaps=(Gap("fakelib:Client.talk", "a websocket"),),
+        )
+    )
+    yield "click"
+    ns.registry.unregister_adapter("click")
+
+
+def test_an_installed_library_is_told_with_its_methods_and_gaps() -> None:
+    """OpenAI: everything that the adapter knows is there; websockets are not observed."""
+    report = examine_library("openai")
+    assert (report.state, report.fits, report.absent) == ("observed", True, ())
+    assert report.wrapped
+    assert any("websocket" in why for _, why in report.gaps)
+    assert not ns.platform.installations()  # looking changes nothing
+    import openai
+
+    assert not hasattr(openai.OpenAI.request, "__wrapped__")
+
+
+def test_a_method_that_is_gone_is_named(partly: str) -> None:
+    """Known, but absent in this version; the version is not what the adapter is made for; exit code 1."""
+    report = examine_library(partly)
+    assert report.state == "partly"
+    assert report.absent == ("fakelib:Client.gone",)
+    assert not report.fits
+    shown = CliRunner().invoke(doctor, [partly, "--no-exports"])
+    assert shown.exit_code == 1
+    assert "known, but absent in this version: fakelib:Client.gone" in shown.output
+    assert "not observed, a websocket: Client.talk" in shown.output
+    assert "made for click>=99.1" in shown.output
+
+
+def test_what_is_not_installed_or_disabled_is_no_failure() -> None:
+    """vLLM is not here; an adapter that the settings leave alone is told so."""
+    shown = CliRunner().invoke(
+        doctor, ["vllm", "openai", "--no-exports"], env={"NEURONSCOPE_DISABLE": "openai"}
+    )
+    assert shown.exit_code == 0
+    assert "not installed: vllm" in shown.output
+    assert "disabled" in shown.output
+
+
+def test_an_unknown_name_is_wrong_usage() -> None:
+    """The names that there are."""
+    shown = CliRunner().invoke(doctor, ["opanai"])
+    assert shown.exit_code == 2
+    assert "no adapter for opanai" in shown.output
+
+
+def test_no_exporter_is_a_finding() -> None:
+    """What is observed would go nowhere."""
+    (found,) = exports()
+    assert not found["ok"]
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in found["advice"]
+
+
+def test_probes_arrive_at_a_collector() -> None:
+    """A span, metrics and a log record, really sent; the trace to look for is told."""
+    with serving() as collector:
+        found = {e["what"]: e for e in exports(OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)}
+        requests = list(collector.requests)
+    assert {"traces", "metrics"} <= found.keys()
+    assert all(examination["ok"] for examination in found.values())
+    (span,) = [span for path, _, body in requests if path == "/v1/traces" for span in spans_in(body)]
+    assert span.trace_id.hex() in found["traces"]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [(401, "OTEL_EXPORTER_OTLP_HEADERS"), (404, "the path is wrong"), (415, "PROTOCOL=grpc")],
+)
+def test_a_refusal_is_told_with_its_likely_cause(status: int, advice: str) -> None:
+    """By the receiver's status."""
+    with serving() as collector:
+        collector.answers = [(status, {}, b"")]
+        found = exports(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{collector.url}/v1/traces")
+    assert not found[0]["ok"]
+    assert advice in found[0]["advice"]
+
+
+def test_nobody_listening_is_told() -> None:
+    """And what the other protocol's port is."""
+    found = exports(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"http://127.0.0.1:{free_port()}/v1/traces")
+    assert not found[0]["ok"]
+    assert "Nobody listens there" in found[0]["advice"]
+
+
+def test_the_page_of_metrics_is_scraped() -> None:
+    """Where it is free, where a process of ours serves it, and where something else has the port."""
+    port = free_port()
+    (free,) = exports(NEURONSCOPE_PROMETHEUS=f"127.0.0.1:{port}")
+    assert free["ok"]
+    assert "with exemplars" in free["detail"]
+
+    metrics = Aggregator()
+    metrics.set(names.OVERHEAD_BUDGET, 0.15)
+    server = MetricsServer("127.0.0.1", port, MetricsPage(metrics.collect, {}))
+    (ours,) = exports(NEURONSCOPE_PROMETHEUS=f"127.0.0.1:{port}")
+    server.close()
+    assert ours["ok"]
+    assert "served by a running process" in ours["detail"]
+
+    with serving() as stranger:
+        (taken,) = exports(NEURONSCOPE_PROMETHEUS=stranger.url.removeprefix("http://"))
+    assert not taken["ok"]
+
+
+def test_a_recording_is_written_and_read_back(tmp_path: Path) -> None:
+    """Nothing is left of the probe; a directory that cannot be is told."""
+    (found,) = exports(NEURONSCOPE_NSZ=str(tmp_path / "records"), NEURONSCOPE_NSZ_KEEP_BYTES="1000000")
+    assert found["ok"], found
+    assert not list((tmp_path / "records").iterdir())
+    (tmp_path / "file").write_text("")
+    (found,) = exports(NEURONSCOPE_NSZ=str(tmp_path / "file" / "records"))
+    assert not found["ok"]
+    assert "may write" in found["advice"]
+
+
+def test_the_first_call_is_read_from_recordings(tmp_path: Path) -> None:
+    """A library that has been called is told with the time."""
+    with ns.testing.FakeOpenAI() as server, ns.Platform(nsz=str(tmp_path)):
+        ns.instrument("openai")
+        import openai
+
+        client = openai.OpenAI(base_url=server.base_url, api_key="test", max_retries=0)
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+    shown = run("--no-exports", NEURONSCOPE_NSZ=str(tmp_path))
+    assert "first call 20" in shown.output
