@@ -195,7 +195,7 @@ def test_after_the_block_sites_are_closed_and_the_result_is_there(net: Blocks) -
         site = t.h[0]
     with pytest.raises(InterventionError):
         _ = site.output
-    with pytest.raises(TraceClosedError, match="outside"):
+    with pytest.raises(TraceClosedError, match="has ended"):
         _ = t["h.1"]
     assert torch.equal(t.result, net(X))
     with pytest.raises(TraceClosedError, match="has been used"), trace:

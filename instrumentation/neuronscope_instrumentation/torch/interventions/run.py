@@ -13,7 +13,8 @@ import contextvars
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from sys import getrefcount
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,20 +89,28 @@ class Run:
         value: there: the arguments, or the output; what the model goes on with.
         inputs: at `at_out`: what the module was called with.
         skipped: set at `at_in`: what stands for the module's output.
-        sites: asked for so far, by path, in this order.
+        sites: by path; those of earlier runs included, which are used again.
+        unsettled: something was asked for and not reached, or may be: sites may want something still.
+        present: those asked for in this run, in this order.
         boundary: the site whose calls are steps of a loop under way; `step_overrun`: a site of a step was asked
             for that had passed, so that the model waits before the next step already.
         finished: the model has returned, raised or been stopped.
-        mask: the call's ``attention_mask``, where it has one.
     """
 
     __slots__ = (
         "__weakref__", "_args", "_autocast", "_call", "_inference_side", "_kwargs", "_thread",
         "_versions", "_waiting", "at_in", "at_out", "body", "boundary", "closed", "dynamo", "finished", "grad", "greenlet", "has_result", "in_grad_mode",
-        "inference", "inputs", "mask", "result", "resume", "sites", "skipped", "step_overrun", "stopped", "to_body", "value",
+        "inference", "inputs", "present", "result", "resume", "sites", "skipped", "step_overrun", "stopped", "to_body", "unsettled", "value",
     )  # fmt: skip
 
-    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self) -> None:
+        self.sites: dict[str, Site] = {}
+        self.present: list[Site] = []
+        self._inference_side = threadstate.InferenceSide()
+        self.closed = True
+
+    def begin(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Make ready for a call, in this thread; the model starts when the body asks for something."""
         self._call: Callable[..., Any] | None = call
         self._args = args
         self._kwargs = kwargs
@@ -117,11 +126,10 @@ class Run:
         self.at_out: Site | None = None
         self.boundary: Site | None = None
         self.step_overrun = False
+        self.unsettled = False
         self.value: Any = None
         self.inputs: Any = None
         self.skipped: tuple[Any] | None = None
-        self.sites: dict[str, Site] = {}
-        self.mask: Any = kwargs.get("attention_mask")
         self.closed = False
         self.finished = False
         self.stopped = False
@@ -135,7 +143,6 @@ class Run:
         self._autocast = threadstate.autocast_state()
         if self._apart() or threadstate.any_autocast():
             self._waiting, self.grad = threadstate.capture(), None
-        self._inference_side = threadstate.InferenceSide()
         _local.open.runs[id(self)] = weakref.ref(self)
 
     # --- turns -------------------------------------------------------------------------------------
@@ -251,8 +258,9 @@ class Run:
 
     def finish(self) -> None:
         """Body: let the model run to its end, whatever was asked for and not reached."""
-        for site in self.sites.values():
-            site.want_nothing()
+        if self.unsettled:
+            for site in self.present:
+                site.want_nothing()
         while not self.finished:
             self.advance()
 
@@ -264,7 +272,7 @@ class Run:
             self.finished = True
             return
         self.stopped = True
-        for site in self.sites.values():
+        for site in self.present:
             site.want_everything()
         if getcurrent() is not self.body:
             self.change_body()
@@ -280,16 +288,48 @@ class Run:
         raise InterventionError("the model does not let itself be stopped: it catches GreenletExit")
 
     def close(self) -> None:
-        """Take everything away; values that were read stay.  Idempotent, from any thread."""
-        if not self.closed:
-            self.closed = True
-            slots.leave(self.sites.values())
-            _local.open.runs.pop(id(self), None)
-            self.sites = {}  # sites refer to their run: so nothing waits for the garbage collector
+        """Take everything off the model; values that were read stay.  Idempotent, from any thread."""
+        if self.closed:
+            return
+        self.closed = True
+        slots.leave(self.present)
+        _local.open.runs.pop(id(self), None)
+
+    def release(self) -> None:
+        """After `close`: make ready for another run of the same handle, which is cheaper than a new one.
+
+        Sites that somebody still holds are let go of: they must not come alive again.
+        """
+        present, self.present = self.present, []
+        kept = True
+        if self.stopped or self.unsettled:
+            for site in present:
+                site.want_nothing()
+        for site, free in zip(present, unheld(present), strict=True):
+            if free and site.ops_seen is None:
+                site.here = False
+                site.visits = 0
+                if site.observers:
+                    site.observers = ()
+            else:
+                site.retire()
+                kept = False
+        if not kept:
+            self.sites = {path: site for path, site in self.sites.items() if site.run is self}
+        self.result = self.greenlet = None
+        self.body = self.resume = self.to_body = self._autocast = None
+        self._waiting = None
+
+    def retire(self) -> None:
+        """After `close`: let go of all sites, so that nothing waits for the garbage collector."""
+        for site in self.present:
+            site.retire()
+        self.present, self.sites = [], {}
 
     def abandon(self) -> None:
         """The trace is gone without having been left: end the model if that is possible here."""
         self.close()
+        self.retire()
         if not self.finished and self.in_its_thread():
             self.stop()
         self.finished = True
@@ -349,3 +389,30 @@ def _version(tensor: torch.Tensor) -> int:
 
 def _gone() -> Any:
     raise TraceClosedError("this trace was abandoned")
+
+
+class _Sample:
+    """Referred to exactly as a site is that nobody else holds."""
+
+    __slots__ = ("ready", "visit")
+
+
+def unheld(sites: Sequence[object]) -> list[bool]:
+    """Which sites are held by nobody but their run and their slot."""
+    return [getrefcount(site) <= _UNHELD for site in sites]
+
+
+def _count() -> int:
+    class Thing:
+        def visit(self) -> None: ...
+
+    thing = Thing()
+    by_path, present, entries, slot = {"": thing}, [thing], {"": thing.visit}, _Sample()
+    slot.ready, slot.visit = thing, entries[""]
+    del thing
+    counts = [getrefcount(site) for site in present]
+    assert by_path
+    return counts[0]
+
+
+_UNHELD: Final = _count()

@@ -36,6 +36,25 @@ if TYPE_CHECKING:
 _TENSOR: Final = torch.Tensor
 
 
+class _Ended:
+    """Stands for the run of a site that outlives its trace."""
+
+    at_in = at_out = boundary = greenlet = value = inputs = None
+    stopped = finished = True
+    has_result = False
+    in_grad_mode = False
+    unsettled = False
+    body = grad = inference = None
+    present: tuple[Site, ...] = ()
+
+    def advance(self) -> None: ...
+
+    def change_body(self) -> None: ...
+
+
+ENDED: Final[Any] = _Ended()
+
+
 class SiteObserver(Protocol):
     """Sees a site's outputs without stopping the model: edits of a run, caches."""
 
@@ -59,13 +78,13 @@ class Site:
     """
 
     __slots__ = (
-        "call", "greenlet", "keep_in", "module", "observers", "ops_seen", "path", "run", "slot", "tree", "visits", "want_in", "want_out",
+        "call", "here", "keep_in", "module", "observers", "ops_seen", "path", "place", "run", "slot", "tree", "visits", "want_in", "want_out",
     )  # fmt: skip
 
     def __init__(self, tree: Tree, run: Run, path: str, module: nn.Module) -> None:
         self.tree = tree
         self.run = run
-        self.greenlet = run.greenlet
+        self.here = False
         self.path = path
         self.module = module
         self.visits = 0
@@ -235,7 +254,7 @@ class Site:
 
         Where nobody else watches the module, this is in the place of its slot.
         """
-        if getcurrent() is not self.greenlet:
+        if getcurrent() is not self.run.greenlet:
             return self.slot(*args, **kwargs)
         if self.want_in:
             args, kwargs, skipped = self._before(args, kwargs)
@@ -288,9 +307,22 @@ class Site:
         skipped, run.skipped = run.skipped, None
         return args, kwargs, skipped
 
+    @property
+    def greenlet(self) -> Any:
+        """The greenlet in which the model of this run runs."""
+        return self.run.greenlet
+
+    def retire(self) -> None:
+        """The run is over, and this site with it, whoever holds it."""
+        self.here = self.want_in = self.want_out = self.keep_in = False
+        self.observers, self.ops_seen = (), None
+        slots.forget(self)
+        self.run = ENDED
+
     def keep_at_input(self, keep: bool) -> None:
         """Let the model wait before each call of the module, or no longer."""
         self.keep_in = self.want_in = keep
+        self.run.unsettled = True
 
     def want_everything(self) -> None:
         """The model's next call of this module ends it."""
@@ -332,6 +364,7 @@ class Site:
 
     def _not_reached(self) -> Exception:
         self.want_in, self.want_out = self.keep_in, False
+        self.run.unsettled = True
         if self.run.boundary is not None and self.run.at_in is self.run.boundary:
             self.run.step_overrun = True
         if self.run.stopped or self.run.finished and not self.run.has_result:

@@ -10,7 +10,7 @@ from neuronscope.interventions.errors import TraceClosedError, WrongThreadError
 from neuronscope_instrumentation.torch.interventions.run import Run
 from neuronscope_instrumentation.torch.interventions.sharding import reshard
 from neuronscope_instrumentation.torch.interventions.sites import Site
-from neuronscope_instrumentation.torch.interventions.tree import Tree, started
+from neuronscope_instrumentation.torch.interventions.tree import Tree
 
 if TYPE_CHECKING:
     from neuronscope_instrumentation.torch.interventions.cache import Cache
@@ -30,7 +30,7 @@ class Trace:
     behind on it.
     """
 
-    __slots__ = ("__weakref__", "_call", "_run", "_sites", "_tree")
+    __slots__ = ("__weakref__", "_call", "_mask", "_outcome", "_run", "_sites", "_tree")
 
     def __init__(
         self,
@@ -42,47 +42,72 @@ class Trace:
         self._tree = tree
         self._call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]] | None = (call, args, kwargs)
         self._run: Run | None = None
+        self._outcome: tuple[bool, Any, bool] | None = None
+        self._mask: Any = kwargs.get("attention_mask")
         self._sites: dict[str, Site] = {}
 
     def __enter__(self) -> Self:
         if self._call is None:
             raise TraceClosedError("this trace has been used; make a new one for another run")
         (call, args, kwargs), self._call = self._call, None
-        self._run = run = Run(call, args, kwargs)
+        self._run = run = self._tree.take_run()
+        run.begin(call, args, kwargs)
         self._sites = run.sites
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        run = started(self._run)
+        run = self._started()
+        if not run.in_its_thread():
+            self._drop(run)
+            if kind is None:
+                raise WrongThreadError("a trace was left in another thread than it was entered in")
+            return
+        clean = False
         try:
-            if not run.in_its_thread():
-                run.abandon()
-                if kind is None:
-                    raise WrongThreadError("a trace was left in another thread than it was entered in")
-            elif kind is not None:
+            if kind is not None:
                 self.stop()
             elif not run.finished:
                 run.finish()
+            clean = kind is None
         finally:
             run.close()
+            self._outcome = (run.has_result, run.result, run.stopped)
+            self._run, self._sites = None, {}
+            if clean:
+                self._tree.give_back(run)
+            else:
+                run.retire()
 
     def __del__(self) -> None:
         run = self._run
-        if run is not None and not run.closed:
-            run.abandon()
+        if run is not None:
+            self._drop(run)
+
+    def _drop(self, run: Run) -> None:
+        run.abandon()
+        self._outcome = (False, None, True)
+        self._run, self._sites = None, {}
+
+    def _started(self) -> Run:
+        run = self._run
+        if run is None:
+            if self._outcome is not None:
+                raise TraceClosedError("the trace has ended: sites are asked for within its block")
+            raise TraceClosedError("the trace has not begun: use it as `with ns_model.trace(...) as t:`")
+        return run
 
     # --- sites -------------------------------------------------------------------------------------
 
     def __getitem__(self, path: str | int) -> Any:
         site = self._sites.get(path)  # type: ignore[arg-type]  # a number finds nothing
-        if site is not None:
+        if site is not None and site.here:
             return site
         if path.__class__ is str and "*" not in path:  # type: ignore[operator]  # of a subclass of str, see below
-            return self._tree.new_site(self._run, path)  # type: ignore[arg-type]
+            return self._tree.new_site(self._run or self._started(), path)  # type: ignore[arg-type]
         if isinstance(path, str):
-            return self.sites(path) if "*" in path else self._tree.site(started(self._run), path)
+            return self.sites(path) if "*" in path else self._tree.site(self._started(), path)
         return self._tree.child(self.root, path)
 
     def __getattr__(self, name: str) -> Any:
@@ -93,7 +118,7 @@ class Trace:
     @property
     def root(self) -> Site:
         """The model itself as a site."""
-        return self._tree.site(started(self._run), "")
+        return self._tree.site(self._started(), "")
 
     @property
     def output(self) -> Any:
@@ -102,7 +127,7 @@ class Trace:
 
     def sites(self, pattern: str = "**") -> list[Site]:
         """The sites that a pattern names, in the model's order."""
-        return [self._tree.site(started(self._run), path) for path in self._tree.match(pattern)]
+        return [self._tree.site(self._started(), path) for path in self._tree.match(pattern)]
 
     # --- the run -----------------------------------------------------------------------------------
 
@@ -113,11 +138,18 @@ class Trace:
         Raises:
             TraceClosedError: the model was stopped.
         """
-        return started(self._run).take_result()
+        if self._outcome is None:
+            return self._started().take_result()
+        returned, result, stopped = self._outcome
+        if not returned:
+            raise TraceClosedError(
+                "the model was stopped, so there is no result" if stopped else "the model did not return"
+            )
+        return result
 
     def stop(self) -> None:
         """End the model here.  The body goes on; what it has read stays."""
-        run = started(self._run)
+        run = self._started()
         if not run.finished:
             run.stop()
             reshard(self._tree.model)
@@ -131,7 +163,7 @@ class Trace:
         """The calls of a module that runs repeatedly: of a denoiser, an expert, a recurrent cell."""
         from neuronscope_instrumentation.torch.interventions.steps import Steps
 
-        return Steps(self._tree.site(started(self._run), path))
+        return Steps(self._tree.site(self._started(), path))
 
     def edit(self, pattern: str, function: Callable[[Any], Any]) -> None:
         """Give every output of these sites from now on through a function, without stopping there."""
@@ -148,7 +180,7 @@ class Trace:
         """One prompt's rows of a batch; see `Rows`."""
         from neuronscope_instrumentation.torch.interventions.rows import Rows
 
-        return Rows(self, index, started(self._run).mask if mask is None else mask)
+        return Rows(self, index, self._mask if mask is None else mask)
 
     def backward(self, loss: Any, gradient: Any = None, *, retain_graph: bool = False) -> Backward:
         """A backward pass whose gradients can be read and replaced; see `Backward`."""
@@ -158,7 +190,8 @@ class Trace:
 
     def __repr__(self) -> str:
         run = self._run
-        state = "not entered" if run is None else "finished" if run.finished else "running"
+        idle = "not entered" if self._outcome is None else "ended"
+        state = idle if run is None else "finished" if run.finished else "running"
         return f"<trace of {type(self._tree.model).__name__}, {state}>"
 
     def __iter__(self) -> Iterator[Site]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Final, cast
 
 from torch import nn
 
 from neuronscope.interventions.errors import TraceClosedError
 from neuronscope.interventions.views import View
 from neuronscope_instrumentation.torch import layers
+from neuronscope_instrumentation.torch.interventions.run import Run
 from neuronscope_instrumentation.torch.interventions.sites import Site
 from neuronscope_instrumentation.torch.slots import Slot, visit
 
-if TYPE_CHECKING:
-    from neuronscope_instrumentation.torch.interventions.run import Run
 
-
+SPARE_RUNS: Final = 4  # kept for the next traces of a handle; each knows the sites that it had
 # Where a module is found (dictionary and key), the module, and a slot for it.
 _Place = tuple[Mapping[str, Any], str, nn.Module, Slot]
 
@@ -32,7 +31,7 @@ class Tree:
         views: values over sites, by name.
     """
 
-    __slots__ = ("_places", "aliases", "attached", "model", "site_class", "views")
+    __slots__ = ("_places", "_runs", "aliases", "attached", "model", "site_class", "views")
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -40,6 +39,7 @@ class Tree:
         self.attached: dict[str, nn.Module] = {}
         self.views: dict[str, list[View]] = {}
         self.site_class: type[Site] = Site
+        self._runs: list[Run] = []
         self._places: dict[str, _Place] = {"": ({"": model}, "", model, Slot(model).prepare(model))}
 
     def site(self, run: Run, path: str) -> Site:
@@ -49,28 +49,49 @@ class Tree:
             LayerNotFoundError: there is no such module; the message names what is close.
         """
         site = run.sites.get(path)
-        return self.new_site(run, path) if site is None else site
+        return site if site is not None and site.here else self.new_site(run, path)
 
     def new_site(self, run: Run | None, path: str) -> Site:
-        """The same for a path that has no site yet in this run."""
-        place = self._places.get(path)
+        """The same for a path that has not been asked for yet in this run."""
+        if run is None or run.closed:
+            raise TraceClosedError(f"{path or 'the model'!r} was asked for outside of the trace's block")
+        site = run.sites.get(path)
+        place = self._places.get(path) if site is None else site.place
         if place is None or place[0].get(place[1]) is not place[2]:
+            run.sites.pop(path, None)
             full = self.resolve(path)
             if full != path:
-                return self.site(started(run), full)
+                return self.site(run, full)
             place = self._places[path] = self._place(path)
-        if run is None or run.closed:
-            started(run)
-            raise TraceClosedError(f"{path or 'the model'!r} was asked for outside of the trace's block")
-        module = place[2]
-        site = run.sites[path] = self.site_class(self, run, path, module)
-        there = visit(place[3], module, site)
-        if there is not site:  # a module with several paths is one site
-            site = run.sites[path] = cast(Site, there)
+            site = None
+        if site is None or site.__class__ is not self.site_class:
+            site = self.site_class(self, run, path, place[2])
+            site.place = place
+        elif site.here:  # a module with several paths is one site
             return site
-        if site.slot.edits:
-            site.observe(_Edits(site.slot))
+        there = visit(place[3], place[2], site)
+        if there is not site:
+            site = cast(Site, there)
+        run.sites[path] = site
+        if not site.here:
+            site.here = True
+            run.present.append(site)
+            if site.slot.edits:
+                site.observe(_Edits(site.slot))
         return site
+
+    def take_run(self) -> Run:
+        """A run that is ready to begin: one of an earlier trace, or a new one."""
+        try:
+            return self._runs.pop()
+        except IndexError:
+            return Run()
+
+    def give_back(self, run: Run) -> None:
+        """A trace has ended in order: its run may serve the next one."""
+        run.release()
+        if len(self._runs) < SPARE_RUNS:
+            self._runs.append(run)
 
     def resolve(self, path: str) -> str:
         """The path with its first part's alias replaced."""
@@ -209,17 +230,6 @@ def _has(view: View, path: str, module: nn.Module) -> bool:
     if isinstance(view.of, str):
         return layers.pattern_matches(view.of, path)
     return isinstance(module, view.of)
-
-
-def started(run: Run | None) -> Run:
-    """The run of a trace.
-
-    Raises:
-        TraceClosedError: it has not begun.
-    """
-    if run is None:
-        raise TraceClosedError("the trace has not begun: use it as `with ns_model.trace(...) as t:`")
-    return run
 
 
 class _Edits:

@@ -28,7 +28,7 @@ def user_line() -> str:
 def not_reached(site: Site) -> SiteNotReachedError:
     """The error for a site at which the model did not come by (again)."""
     run, path = site.run, site.path
-    ran = tuple((other.path, other.visits) for other in run.sites.values() if other.visits)
+    ran = tuple((other.path, other.visits) for other in run.present if other.visits)
     told = ", ".join(f"{other or 'the model'} ({count}×)" for other, count in ran[-8:]) or "no site of this trace"
     asked = f"{path or 'the model'!r}, asked for at {user_line()}, was not reached"
     if run.boundary is not None and run.at_in is run.boundary:
@@ -56,7 +56,7 @@ def _may_be_earlier(site: Site) -> bool:
     """Was another site asked for first that runs, by the order of the modules, after this one?"""
     order = {id(module): i for i, module in enumerate(site.tree.model.modules())}
     place = order.get(id(site.module))
-    seen = [order[id(s.module)] for s in site.run.sites.values() if s.visits and id(s.module) in order]
+    seen = [order[id(s.module)] for s in site.run.present if s.visits and id(s.module) in order]
     return place is not None and bool(seen) and max(seen) > place
 
 
