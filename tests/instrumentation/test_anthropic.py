@@ -6,6 +6,7 @@ What holds for every client is in `tests/contract/test_client_contract.py`.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator
@@ -557,3 +558,28 @@ def test_a_provider_given_to_the_client_is_undisturbed(server: FakeAnthropic) ->
         assert [span.name for span in exporter.spans] == ["chat m"]
     (span,) = theirs.get_finished_spans()
     assert span.name == "anthropic.messages.create"
+
+
+def test_what_headers_tell(server: FakeProvider) -> None:
+    """The provider's id of a call, what its limits leave, and how often the SDK had to try."""
+    told = {
+        "request-id": "req-1",
+        "anthropic-ratelimit-requests-limit": "50",
+        "anthropic-ratelimit-requests-remaining": "49",
+        "anthropic-ratelimit-tokens-remaining": "39000",
+    }
+    answers = (message("one"), message_stream("one two"), error(400, "no"))
+    with agent("on", "anthropic") as exporter, sync_client(server, max_retries=1) as client:
+        busy = error(529, "busy")
+        server.reply(dataclasses.replace(busy, headers={"retry-after-ms": "1"}))
+        server.reply(*[dataclasses.replace(answer, headers=told) for answer in answers])
+        client.messages.create(**ASKED)
+        list(client.messages.create(**ASKED, stream=True))
+        with pytest.raises(anthropic.BadRequestError):
+            client.messages.create(**ASKED)
+    assert [span.attributes.get(names.HTTP_RESEND_COUNT) for span in exporter.spans] == [1, None, None]
+    for span in exporter.spans:
+        assert span.attributes[names.REQUEST_ID] == "req-1"
+        assert span.attributes[names.RATE_LIMIT_REQUESTS] == 50
+        assert span.attributes[names.RATE_LIMIT_REQUESTS_LEFT] == 49
+        assert span.attributes[names.RATE_LIMIT_TOKENS_LEFT] == 39000

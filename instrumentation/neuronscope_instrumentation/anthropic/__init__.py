@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from neuronscope.instrumentation import ClientIntegration, Gap, Kind, WrappedMethod
 from neuronscope_instrumentation.anthropic.requests import snapshot
 from neuronscope_instrumentation.common import stainless
-from neuronscope_instrumentation.common.stainless import request_method
+from neuronscope_instrumentation.common.stainless import request_method, response_seams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +79,7 @@ ANTHROPIC: Final[ClientIntegration] = ClientIntegration(
         _request(f"{_BASE}:SyncAPIClient.request"),
         _request(f"{_BASE}:AsyncAPIClient.request"),
     ),
+    responses=response_seams(_BASE),
     copies=tuple(f"{client}.{method}" for client in _CLIENTS for method in ("copy", "with_options")),
     install=_merge_native_tracing,
     gaps=(

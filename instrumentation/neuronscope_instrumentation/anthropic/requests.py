@@ -12,6 +12,7 @@ from neuronscope_instrumentation.anthropic.messages import content_parts, read_m
 from neuronscope_instrumentation.anthropic.peers import peer
 from neuronscope_instrumentation.anthropic.responses import read_error, read_response
 from neuronscope_instrumentation.common.fields import count, field, items, mapping, number, text
+from neuronscope_instrumentation.common.headers import header_reader
 from neuronscope_instrumentation.common.parts import without_none
 
 # Parameters kept of a request's body: scalars, which nobody can change afterwards.
@@ -92,4 +93,8 @@ MESSAGES: Final = Endpoint(
     is_content=has_content,
     is_complete=is_complete,
     read_error=read_error,
+    # Anthropic's own, then those of cloud platforms.
+    read_headers=header_reader(
+        "anthropic-ratelimit-{unit}-{bound}", ("request-id", "x-request-id", "x-amzn-requestid")
+    ),
 )
