@@ -74,7 +74,7 @@ def read_response(dimensions: int, _content: bool) -> Response:
     return Response(dimensions=dimensions)
 
 
-def embeds_alike(arguments: Mapping[str, Any]) -> Callable[[Any, Sequence[str]], Any]:
+def embeds_alike(_model: Any, arguments: Mapping[str, Any]) -> Callable[[Any, Sequence[str]], Any]:
     """Encode other texts as a call encodes its own: with its prompt, its length, its normalisation."""
     kept = {key: arguments[key] for key in _SHAPING if arguments.get(key) is not None}
     return lambda model, texts: model.encode(list(texts), show_progress_bar=False, **kept)
@@ -125,9 +125,11 @@ def _one_query(pairs: Any) -> bool:
 def ranking(result: Any) -> Ranked | None:
     """Order and scores of a result, on the host: copied, since the service may change its own."""
     if isinstance(result, list):
-        found: list[Any] = result
-        told = [each for each in found if isinstance(each, dict) and "corpus_id" in each]
+        found = cast("Sequence[Any]", result)
+        told = [cast("Mapping[str, Any]", each) for each in found if isinstance(each, Mapping)]
         if not told:
+            return None
+        if "corpus_id" not in told[0]:
             return None
         return Ranked([each["corpus_id"] for each in told], [float(each["score"]) for each in told])
     plain = type(result).__module__ == "torch" and type(result).__qualname__ == "Tensor"

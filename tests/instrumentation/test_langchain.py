@@ -44,6 +44,7 @@ pytestmark = [
 PROMPT = ChatPromptTemplate.from_messages([("user", "{q}")])
 ASKED = {"q": CANARY}
 RUNNER = asyncio.Runner()
+step: Any = RunnableLambda  # untyped functions are fine here
 
 
 class Shelf(BaseRetriever):
@@ -109,6 +110,19 @@ def tree(spans: list[SpanRecord]) -> list[str]:
         return own if around is None else f"{path(around)} > {own}"
 
     return sorted(map(path, spans))
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def constantly(value: Any) -> Callable[[Any], Any]:
+    """A function that returns `value`, whatever it is given."""
+
+    def constant(_: Any) -> Any:
+        return value
+
+    return constant
 
 
 async def drain(stream: AsyncIterator[Any]) -> list[Any]:
@@ -234,13 +248,15 @@ def test_parents_are_right_across_threads_and_tasks(server: FakeOpenAI) -> None:
         with tracer.start_as_current_span("by hand"):
             return model.invoke(question)
 
-    shelf = Shelf(look_up=lambda query: model.invoke(query))
-    chain = RunnableParallel(
+    shelf = Shelf(look_up=model.invoke)
+    searched: Any = step(constantly(CANARY)) | shelf
+    used: Any = step(constantly({"a": 1, "b": 2})) | add
+    chain: Any = RunnableParallel(
         a=PROMPT | model,
         b=PROMPT | fake("x") | StrOutputParser(),
-        c=RunnableLambda(lambda _: CANARY) | shelf,
-        d=RunnableLambda(lambda _: {"a": 1, "b": 2}) | add,
-        e=PROMPT | RunnableLambda(by_hand),
+        c=searched,
+        d=used,
+        e=PROMPT | step(by_hand),
     )
     root = "langchain:invoke_workflow RunnableParallel<a,b,c,d,e>"
     expected = sorted(
@@ -277,7 +293,8 @@ def test_a_stream_leaves_nothing_current_with_the_service(server: FakeOpenAI) ->
     for model in (gpt(server), fake("abc")):
         with captured_logs() as logs, agent("on", "langchain", "openai") as exporter:
             tracer = trace.get_tracer("the service")
-            for stream in ((PROMPT | model).stream(ASKED), model.stream(CANARY)):
+            streams: list[Any] = [(PROMPT | model).stream(ASKED), model.stream(CANARY)]
+            for stream in streams:
                 next(stream)
                 assert trace.get_current_span() is trace.INVALID_SPAN
                 with tracer.start_as_current_span("meanwhile"):
@@ -310,7 +327,11 @@ def test_a_cancelled_chain_ends_all_its_spans(server: FakeOpenAI) -> None:
 
 def test_errors_are_told_by_type_at_every_level(server: FakeOpenAI) -> None:
     """The client's call, the chain around it; a tool; a model without a client."""
-    broken = RunnableLambda(lambda _: fails.invoke({"a": CANARY}))
+
+    def failing_tool(_: Any) -> Any:
+        return fails.invoke({"a": CANARY})
+
+    broken: Any = step(failing_tool)
 
     def raising(_: Any) -> Any:
         raise ZeroDivisionError(CANARY)
@@ -322,12 +343,13 @@ def test_errors_are_told_by_type_at_every_level(server: FakeOpenAI) -> None:
     with agent("on", "langchain", "openai") as exporter:
         server.clear()
         server.reply(fake_openai.error(500, CANARY))
-        for chain, error in (
+        failing: list[tuple[Any, str]] = [
             (PROMPT | gpt(server), "APIError"),
             (PROMPT | broken, "LookupError"),
-            (PROMPT | RunnableLambda(raising), "ZeroDivisionError"),
+            (PROMPT | step(raising), "ZeroDivisionError"),
             (Broken(responses=["x"]), "ZeroDivisionError"),
-        ):
+        ]
+        for chain, error in failing:
             with pytest.raises((openai.APIError, LookupError, ZeroDivisionError)):
                 chain.invoke(CANARY if isinstance(chain, Broken) else ASKED)
             assert exporter.spans
@@ -369,10 +391,10 @@ def test_tools_and_retrievers_tell_their_content_only_when_asked() -> None:
 
 
 def test_agents_and_conversations_are_named() -> None:
-    """By the metadata that LangChain's agents and graphs give their runs; once, not for each of their parts."""
-    inner = RunnableLambda(lambda x: x) | RunnableLambda(lambda x: x)
-    helper: Any = RunnableLambda(lambda x: inner.invoke(x)).with_config(metadata={"lc_agent_name": "helper"})
-    outer: Any = RunnableLambda(lambda x: x) | helper
+    """By the metadata that LangChain's agents give their runs; once, not for each of their parts."""
+    inner: Any = step(same) | step(same)
+    helper: Any = step(inner.invoke).with_config(metadata={"lc_agent_name": "helper"})
+    outer: Any = step(same) | helper
     with agent("on", "langchain") as exporter:
         outer.invoke("x", config={"metadata": {"thread_id": "t-1"}})
     assert tree(exporter.spans) == [CHAIN, f"{CHAIN} > langchain:invoke_agent helper"]
@@ -420,13 +442,13 @@ def test_nothing_is_kept_of_runs_that_are_over(server: FakeOpenAI) -> None:
         runs.append(Runs(engine))
         return runs[-1]
 
-    adapter = import_module("neuronscope_instrumentation.langchain")
+    adapter: Any = import_module("neuronscope_instrumentation.langchain")
     original = adapter.Runs
     adapter.Runs = keep
     try:
         with agent("on", "langchain", "openai"):
             use(PROMPT | gpt(server) | StrOutputParser())
-            stream = (PROMPT | fake("abc")).stream(ASKED)
+            stream: Any = (PROMPT | fake("abc")).stream(ASKED)
             next(stream)
             stream.close()
             with pytest.raises(LookupError):

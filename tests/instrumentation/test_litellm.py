@@ -346,7 +346,9 @@ def test_uninstrument_restores_every_function() -> None:
         litellm.aresponses,
     ]
     before = [inside(function) for function in functions]
-    steps = {name: vars(streaming.CustomStreamWrapper)[name] for name in ("__next__", "__anext__", "aclose")}
+    steps: dict[str, Any] = {
+        name: vars(streaming.CustomStreamWrapper)[name] for name in ("__next__", "__anext__", "aclose")
+    }
     ns.Platform()
     ns.instrument("litellm")
     assert platform.installations()["litellm"].missing == set()

@@ -1,12 +1,12 @@
 """vLLM in process, over a module of its shape: the real one needs gigabytes and a PyTorch of its own.
 
-The classes below have the names, signatures and fields of vLLM 0.32's; by hand the adapter was run once against
-that release on a CPU (`docs/reference/frameworks.md`).
+The classes below have the names, signatures and fields of vLLM 0.32's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import enum
 import gc
 import json
@@ -85,6 +85,10 @@ def answered(prompt: str, delay: float = 0.0) -> RequestOutput:
     return RequestOutput("r", prompt, [1, 2, 3, 4], [said], True, clock, num_cached_tokens=1)
 
 
+def as_list(value: Any) -> list[Any]:
+    return value if type(value) is list else [value]
+
+
 class LLM:
     def __init__(self) -> None:
         config = SimpleNamespace(model="/models/smol", served_model_name=["smol"])
@@ -95,7 +99,7 @@ class LLM:
     ) -> list[RequestOutput]:
         if prompts == "":
             raise ValueError(CANARY)
-        several = prompts if isinstance(prompts, list) else [prompts]
+        several = as_list(prompts)
         return [answered(str(each), float(position)) for position, each in enumerate(several)]
 
     def chat(self, messages: Any, sampling_params: Any = None, use_tqdm: bool = True) -> list[RequestOutput]:
@@ -104,7 +108,7 @@ class LLM:
 
 class EmbeddingMixin:
     def embed(self, prompts: Any, *, use_tqdm: bool = True) -> list[RequestOutput]:
-        several = prompts if isinstance(prompts, list) else [prompts]
+        several = as_list(prompts)
         vector = SimpleNamespace(embedding=[0.25] * 6)
         return [RequestOutput("e", None, [1, 2, 3], vector, True) for _ in several]
 
@@ -138,7 +142,7 @@ class AsyncLLM:
 @pytest.fixture(autouse=True)
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The modules of vLLM that the adapter looks for."""
-    for name, members in {
+    modules: dict[str, dict[str, Any]] = {
         "vllm": {},
         "vllm.entrypoints": {},
         "vllm.entrypoints.llm": {"LLM": LLM},
@@ -147,7 +151,8 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "vllm.v1": {},
         "vllm.v1.engine": {},
         "vllm.v1.engine.async_llm": {"AsyncLLM": AsyncLLM},
-    }.items():
+    }
+    for name, members in modules.items():
         module = ModuleType(name)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
@@ -230,7 +235,7 @@ def test_embeddings_are_counted_and_never_told() -> None:
 
 
 async def read(kind: RequestOutputKind) -> tuple[str, list[RequestOutput]]:
-    params = SamplingParams(**{**vars(ASKED), "output_kind": kind})
+    params = dataclasses.replace(ASKED, output_kind=kind)
     stream = AsyncLLM().generate(CANARY, params, request_id="r1")
     return type(stream).__qualname__, [output async for output in stream]
 

@@ -105,8 +105,10 @@ def read_message(message: Any, reason: str | None) -> Message:
         }
         return Message("tool", [without_none(answer)])
     parts = list(content_parts(field(message, "content"), _part))
-    for call in items(field(message, "tool_calls")):
-        parts.append(tool_call(text(field(call, "id")), text(field(call, "name")), field(call, "args")))
+    parts += [
+        tool_call(text(field(call, "id")), text(field(call, "name")), field(call, "args"))
+        for call in items(field(message, "tool_calls"))
+    ]
     return Message(_ROLES.get(kind, kind), parts, reason)
 
 
@@ -153,7 +155,8 @@ def _answer(candidate: Any, message: Any, reason: str | None) -> Message:
 
 
 def _tokens(messages: list[Any], output: Any) -> dict[str, Any]:
-    usage = next(filter(None, (field(message, "usage_metadata") for message in messages)), None)
+    told = [field(message, "usage_metadata") for message in messages]
+    usage: Any = next((each for each in told if each), None)
     if usage is None:
         older = field(output, "token_usage")
         found = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}

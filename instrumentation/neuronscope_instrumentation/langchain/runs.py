@@ -208,7 +208,7 @@ class Runs:
                 run.span.add_fact(names.RETRIEVAL_DOCUMENTS, self._json(told_documents))
         self._finish(run)
 
-    # --- models ----------------------------------------------------------------------------------------------
+    # --- models --------------------------------------------------------------------------------------
     def start_chat(self, serialized: Any, messages: Any, **told: Any) -> None:
         """A chat model begins."""
         self._start_model(CHAT, "chat", next(iter(items(messages)), ()), told)
@@ -218,7 +218,7 @@ class Runs:
         self._start_model(COMPLETION, "text_completion", next(iter(items(prompts)), ""), told)
 
     def _start_model(self, endpoint: Endpoint, name: str, sent: Any, told: Mapping[str, Any]) -> None:
-        """Wait for a client's call.  The context is current until the first token or the end, never longer."""
+        """Wait for a client's call.  The context is current until the first token or the end, no longer."""
         kept = models.snapshot(endpoint, sent, told, self._engine.content)
         within, above, _ = self._place(told.get("parent_run_id"))
         opened = self._engine.open_layer(kept, name, LIBRARY, within)
@@ -306,5 +306,5 @@ def _is_inside(agent: str, told: Mapping[str, Any], runs: Mapping[Any, Run]) -> 
 
 def _plain(output: Any) -> Any:
     """What a tool has given back, without the message around it."""
-    content = field(output, "content")
-    return content if content is not None and not isinstance(output, str | dict) else output
+    content = getattr(output, "content", None)
+    return output if content is None else content

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace as change
+from functools import lru_cache
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -80,10 +81,20 @@ def _snapshot(endpoint: Endpoint, keep: Keep) -> TakeSnapshot:
         kept["model"] = model
         address = text(asked.get("api_base")) or text(asked.get("base_url"))
         name = PROVIDERS.get(provider, provider)
-        peer = Peer(name) if address is None or "://" not in address else peer_at(address, lambda _: name)
+        peer = Peer(name) if address is None or "://" not in address else peer_at(address, _always(name))
         return Snapshot(endpoint, model, kept, peer)
 
     return snapshot
+
+
+@lru_cache(maxsize=64)
+def _always(name: str) -> Callable[[str], str]:
+    """A provider that no host tells: LiteLLM has said it."""
+
+    def provider(host: str) -> str:
+        return name
+
+    return provider
 
 
 def split(arguments: Mapping[str, Any]) -> tuple[str, str | None]:

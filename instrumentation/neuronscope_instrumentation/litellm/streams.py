@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
@@ -89,7 +89,7 @@ def install(engine: Engine, module_name: str) -> Callable[[], None]:
 
 
 def _wrap_class(kind: Any) -> Callable[[], None]:
-    originals = {name: vars(kind)[name] for name in _STEPS if name in vars(kind)}
+    originals: dict[str, Any] = {name: vars(kind)[name] for name in _STEPS if name in vars(kind)}
     wrappers = {name: _WRAPPERS[name](original) for name, original in originals.items()}
     kind.__neuronscope_steps__ = True
     for name, wrapper in wrappers.items():
@@ -118,10 +118,14 @@ def _fail(stream: Any, state: StreamState, error: BaseException) -> None:
         state.fail(error)
 
 
+def _state_of(stream: Any) -> StreamState | None:
+    return cast("StreamState | None", vars(stream).get(_STATE))
+
+
 def _next(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def step(self: Any) -> Any:
-        state: StreamState | None = vars(self).get(_STATE)
+        state = _state_of(self)
         if state is None:
             return original(self)
         try:
@@ -138,7 +142,7 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
 def _anext(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def step(self: Any) -> Any:
-        state: StreamState | None = vars(self).get(_STATE)
+        state = _state_of(self)
         if state is None:
             return await original(self)
         try:
@@ -155,7 +159,7 @@ def _anext(original: Callable[..., Any]) -> Callable[..., Any]:
 def _aclose(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def aclose(self: Any) -> Any:
-        state: StreamState | None = vars(self).get(_STATE)
+        state = _state_of(self)
         if state is not None:
             GUARD.always("litellm.stream", _end, self, state, "client_closed")
         return await original(self)

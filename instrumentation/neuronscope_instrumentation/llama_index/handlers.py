@@ -11,8 +11,6 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.chat_engine.types import BaseChatEngine
-from llama_index.core.instrumentation.event_handlers.base import BaseEventHandler
-from llama_index.core.instrumentation.events.base import BaseEvent
 from llama_index.core.instrumentation.events.exception import ExceptionEvent
 from llama_index.core.instrumentation.events.llm import (
     LLMChatEndEvent,
@@ -20,9 +18,11 @@ from llama_index.core.instrumentation.events.llm import (
     LLMCompletionEndEvent,
     LLMCompletionInProgressEvent,
 )
-from llama_index.core.instrumentation.span.base import BaseSpan
-from llama_index.core.instrumentation.span_handlers.base import BaseSpanHandler
 from llama_index.core.tools.types import BaseTool
+from llama_index_instrumentation.base.event import BaseEvent
+from llama_index_instrumentation.event_handlers.base import BaseEventHandler
+from llama_index_instrumentation.span.base import BaseSpan
+from llama_index_instrumentation.span_handlers.base import BaseSpanHandler
 
 from neuronscope.engine.guard import GUARD
 from neuronscope_instrumentation.llama_index.models import SUBJECT

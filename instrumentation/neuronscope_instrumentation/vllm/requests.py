@@ -41,8 +41,7 @@ def snapshot_chat(engine: Any, arguments: dict[str, Any], content: bool) -> Snap
 def snapshot_embed(engine: Any, arguments: dict[str, Any], content: bool) -> Snapshot:
     """Embeddings."""
     asked = arguments.get("prompts")
-    kept = {"model": _model(engine), "input_count": len(items(asked)) or 1}
-    return Snapshot(EMBEDDINGS, kept["model"], kept, PEER)
+    return Snapshot(EMBEDDINGS, _model(engine), {"input_count": len(items(asked)) or 1}, PEER)
 
 
 def _snapshot(
