@@ -148,12 +148,19 @@ class Watch:
         self._checked.setdefault(name, 0.0)
         self.checks.add(name, self._settings.canary_interval_s, partial(self._replay, canaries, name))
 
-    def add_embedder(self, name: str, embed: EmbedTexts, *, limit: float = embedding.SAME) -> None:
-        """Take the fingerprint of an embedder every `embedder_interval_s`."""
+    def add_embedder(
+        self,
+        name: str,
+        embed: EmbedTexts,
+        *,
+        limit: float = embedding.SAME,
+        alive: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Take the fingerprint of an embedder every `embedder_interval_s`, as long as it is alive."""
         self._hook()
         check = f"embedder:{name}"
         self._checked.setdefault(check, 0.0)
-        run = partial(self._take_fingerprint, name, embed, limit, check)
+        run = partial(self._take_fingerprint, name, embed, limit, alive, check)
         self.checks.add(check, self._settings.embedder_interval_s, run)
 
     def add_index(self, name: str, documents: Documents, embed: EmbedTexts) -> None:
@@ -173,7 +180,7 @@ class Watch:
         if snapshot.peer.address is not None and self._settings.embedder_probes != "all":
             return
         make = snapshot.endpoint.embedder
-        embed = make(arguments) if make is not None else None
+        embed = make(instance, arguments) if make is not None else None
         if embed is None:
             return
         name = snapshot.target or type(instance).__name__
@@ -181,12 +188,11 @@ class Watch:
 
         def embed_texts(texts: Sequence[str]) -> Any:
             model = held()
-            if model is None:
-                self.checks.remove(f"embedder:{name}")
+            if model is None:  # dropped between two texts
                 raise ReferenceError(name)
             return embed(model, texts)
 
-        self.add_embedder(name, embed_texts)
+        self.add_embedder(name, embed_texts, alive=lambda: held() is not None)
 
     def current_baseline(self) -> Baseline:
         """The baseline in force, or what has been learned so far, with the present canaries and embedders."""
@@ -234,7 +240,13 @@ class Watch:
             report = again_report if again_report is None or again_report.moved else None
         self._post(self._take_canaries, canaries.name, report, check)
 
-    def _take_fingerprint(self, name: str, embed: EmbedTexts, limit: float, check: str) -> None:
+    def _take_fingerprint(
+        self, name: str, embed: EmbedTexts, limit: float, alive: Callable[[], bool], check: str
+    ) -> None:
+        if not alive():
+            self.checks.remove(check)
+            self._checked.pop(check, None)
+            return
         now = GUARD.contain("embedder.probes", embedding.take, name, embed, self._pause)
         if now is None:
             self._post(self._done, check)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from neuronscope.instrumentation import Endpoint, Operation, Request, Response
-from neuronscope_instrumentation.common.fields import count, document, field, fields, items, text
+from neuronscope_instrumentation.common.fields import count, document, field, fields, items, mapping, text
 from neuronscope_instrumentation.openai.answers import read_error
 from neuronscope_instrumentation.openai.facts import read_headers
 
@@ -63,6 +64,20 @@ def embeddings_size(result: Any) -> int:
     return len(vectors) * len(items(fields(vectors[0]).get("embedding"))) * 32 if vectors else 0
 
 
+def embeds_alike(client: Any, arguments: Mapping[str, Any]) -> Callable[[Any, Sequence[str]], Any] | None:
+    """Embed other texts by the model and with the dimensions of a call; None for an asynchronous client."""
+    create = getattr(getattr(client, "embeddings", None), "create", None)
+    if create is None or inspect.iscoroutinefunction(create):
+        return None
+    body = mapping(arguments["options"].json_data) or {}
+    kept = {key: body[key] for key in ("model", "dimensions") if body.get(key) is not None}
+
+    def embed(same: Any, texts: Sequence[str]) -> list[Any]:
+        return [item.embedding for item in same.embeddings.create(input=list(texts), **kept).data]
+
+    return embed
+
+
 EMBEDDINGS: Final = Endpoint(
     operation=Operation.EMBEDDINGS,
     read_request=read_embeddings_request,
@@ -70,4 +85,5 @@ EMBEDDINGS: Final = Endpoint(
     read_error=read_error,
     read_headers=read_headers,
     size=embeddings_size,
+    embedder=embeds_alike,
 )
