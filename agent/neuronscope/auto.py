@@ -10,23 +10,25 @@ from types import FrameType
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.exceptions import NeuronscopeError
+from neuronscope.settings import Settings
 
 
-def start() -> None:
-    """Start the platform from the environment and instrument everything.  Never raises.
+def start(disable: tuple[str, ...] = ()) -> None:
+    """Start the platform from the environment and instrument everything, but for `disable`.  Never raises.
 
     The program matters more than its observation: whatever goes wrong, it runs on, and is told once.
     """
-    if not GUARD.call("auto.start", _start):
+    if not GUARD.call("auto.start", _start, disable):
         faults = ", ".join(f"{kind} at {site}" for site, kind in GUARD.faults)
         sys.stderr.write(f"neuronscope: not observed: a fault of ours ({faults}). Please report it.\n")
 
 
-def _start() -> bool:
+def _start(disable: tuple[str, ...]) -> bool:
     from neuronscope import platform
 
     try:
-        if platform.Platform().settings.enabled:
+        left_out = (*Settings.load().disable, *disable)
+        if platform.Platform(disable=left_out).settings.enabled:
             platform.instrument()
             _flush_on_sigterm()
     except NeuronscopeError as error:
