@@ -17,16 +17,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import neuronscope as ns
 import victimlib
-from neuronscope import engine as engine_module
 from neuronscope.engine import (
     ENGINE,
     bodies,
+    calls,
     content,
     finish,
     metrics,
     opening,
     propagation,
     provider,
+    seam,
     span,
     worker,
     wrap,
@@ -122,15 +123,15 @@ def failing(*_: Any, **__: Any) -> Any:
 OURS: list[tuple[Any, str]] = [
     (type(ENGINE), "begin"),
     (type(ENGINE), "open_span"),
-    (engine_module, "covered"),
-    (engine_module, "current_with"),
-    (engine_module, "receives_context"),
+    (calls, "covered"),
+    (calls, "current_with"),
+    (calls, "receives_context"),
     (opening.Opener, "open_call"),
     (opening.Opener, "open"),
     (opening.Opener, "_open_sampled"),
     (opening, "identity"),
     (wrap.Installation, "covers"),
-    (invocations.Seam, "arguments"),
+    (seam.Seam, "arguments"),
     (type(ENGINE), "finish"),
     (type(ENGINE), "_finish_item"),
     (invocations.Invocation, "start_facts"),

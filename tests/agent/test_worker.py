@@ -14,8 +14,9 @@ from opentelemetry.trace import SpanKind
 import fakelib
 import neuronscope as ns
 from neuronscope.engine import ENGINE
+from neuronscope.engine.intake import LAYER_BYTES, SPAN_BYTES
 from neuronscope.engine.sizes import held_bytes
-from neuronscope.engine.worker import LAYER_BYTES, SPAN_BYTES, Worker
+from neuronscope.engine.worker import Worker
 from neuronscope.signals.records import Fidelity, LayerRecord, SpanRecord
 from neuronscope.signals.tensors import TensorSnapshot
 from neuronscope.testing import InMemoryExporter

@@ -14,30 +14,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
-from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.propagate import extract
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanKind
 
 from neuronscope import recording as recordings
 from neuronscope.engine import clock
+from neuronscope.engine.calls import Calls, ModelWatcher
 from neuronscope.engine.content import ContentPolicy, Redactor
 from neuronscope.engine.events import Events
 from neuronscope.engine.finish import light_record, query_events, read_attributes, sdk_record
 from neuronscope.engine.guard import GUARD
-from neuronscope.engine.invocation import Invocation, Seam, seam_of
-from neuronscope.engine.layering import LAYER, WAITING, layer_in, note_call
+from neuronscope.engine.intake import SPAN_BYTES
 from neuronscope.engine.logged import LogItem
 from neuronscope.engine.metrics import Aggregator
 from neuronscope.engine.opening import OURS as OURS
-from neuronscope.engine.opening import Opener, covered, current_with, waiting
+from neuronscope.engine.opening import Opener
 from neuronscope.engine.others import add_missing
-from neuronscope.engine.propagation import receives_context, trace_headers, unobserved
+from neuronscope.engine.propagation import unobserved
 from neuronscope.engine.provider import Pipeline, takes_in
 from neuronscope.engine.span import LightSpan
 from neuronscope.engine.span_metrics import SpanMetrics
-from neuronscope.engine.worker import SPAN_BYTES, Worker
+from neuronscope.engine.worker import Worker
 from neuronscope.exporters import Exporter, ExporterContext
 from neuronscope.governor import Budget
 from neuronscope.governor.steward import Steward
@@ -50,10 +47,9 @@ from neuronscope.signals.records import LayerRecord, LogRecord, SpanEvent, SpanR
 UNTIMED_NS: Final = 1_000  # of a call's own cost: the wrapper's frames and the hand-over to the worker
 FORK_PAUSE_S: Final = 0.1
 ExporterMaker = Callable[[ExporterContext], Sequence[Exporter]]
-ModelWatcher = Callable[[Any, LightSpan], Callable[[], None] | None]
 
 
-class Engine:
+class Engine(Calls):
     """Makes, ends and ships spans.  Inactive until `start`; then every method is thread-safe.
 
     Attributes:
@@ -69,6 +65,7 @@ class Engine:
     """
 
     def __init__(self) -> None:
+        self._engine = self
         self.active = False
         self.settings = Settings()
         self.metrics = Aggregator()
@@ -237,142 +234,7 @@ class Engine:
         if self._worker is not None:
             self._worker.add_log(record)
 
-    # --- hot path ---------------------------------------------------------------------------------------
-    def begin(self, seam: Seam, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invocation | None:
-        """Open a call; None when it is not to be observed."""
-        started = time.perf_counter_ns()
-        if not seam.covers(args):
-            return None
-        method = seam.method
-        instance = args[0] if seam.bound else None
-        arguments = seam.arguments(args, kwargs) if len(args) > seam.bound else kwargs
-        snapshot = method.snapshot(instance, arguments, self._policy.content)
-        if snapshot is None:
-            return None
-        current = otel_context.get_current()
-        parent = trace.get_current_span(current)
-        if current and covered(current, parent, seam.library):
-            return None
-        layer = layer_in(current) if current and LAYER in current else None
-        if layer is not None and not layer.admits(method, seam.library, snapshot.endpoint):
-            return None
-        if WAITING:
-            note_call(snapshot.endpoint)
-        name = snapshot.endpoint.called or snapshot.method or seam.name
-        call = Invocation(self, seam, snapshot, clock.started_at(started), name)
-        call.span = span = self._opener.open_call(call, current, parent)
-        call.context = context = (
-            waiting(span, call, current, layer) if method.layer else current_with(span, current)
-        )
-        if method.inject_headers is not None and receives_context(
-            snapshot.peer.address, self.settings.propagate_to
-        ):
-            arguments = dict(arguments)
-            if GUARD.call(seam.site, self._inject, method.inject_headers, instance, arguments, span, context):
-                call.arguments = seam.changed(args, kwargs, arguments)
-        watch = None
-        if method.model is not None and self.watch_model is not None:
-            before = time.perf_counter_ns()
-            watch = GUARD.call(seam.site, self._watch, method.model, instance, arguments, span)
-            started += time.perf_counter_ns() - before  # it charges for itself
-        if self.on_embedder is not None and snapshot.endpoint.embedder is not None:
-            GUARD.call(seam.site, self.on_embedder, snapshot, instance, arguments)
-        now = time.perf_counter_ns()
-        self.budget.enter("", 0, now)
-        span.hot_ns = now - started
-        if watch is not None:
-            call.watch = watch
-        call.token = otel_context.attach(context)  # last: what fails before leaves nothing current behind
-        return call
-
-    def _watch(
-        self,
-        model_of: Callable[[Any, Mapping[str, Any]], Any],
-        instance: Any,
-        arguments: Mapping[str, Any],
-        span: LightSpan,
-    ) -> Callable[[], None] | None:
-        return self.watch_model(model_of(instance, arguments), span) if self.watch_model is not None else None
-
-    @staticmethod
-    def _inject(
-        into: Callable[[Any, dict[str, Any], Mapping[str, str]], None],
-        instance: Any,
-        arguments: dict[str, Any],
-        span: LightSpan,
-        context: otel_context.Context,
-    ) -> bool:
-        headers = trace_headers(span.get_span_context(), context)
-        if headers:
-            into(instance, arguments, headers)
-        return bool(headers)
-
-    def open_span(
-        self,
-        name: str,
-        kind: SpanKind,
-        library: str,
-        attributes: dict[str, Any],
-        carrier: Mapping[str, str] | None = None,
-        *,
-        nested: bool = False,
-        within: otel_context.Context | None = None,
-    ) -> tuple[LightSpan, otel_context.Context] | None:
-        """Open a span for an adapter with a seam of its own; the context has it as current span.
-
-        Args:
-            carrier: headers of an incoming request: their trace context becomes the parent.
-            nested: a span of the same library may be open around it.
-            within: the context to open it in, if that is not the current one.
-        """
-        if not self.active:
-            return None
-        current = otel_context.get_current() if within is None else within
-        if carrier is not None:
-            current = extract(carrier, current)
-        parent = trace.get_current_span(current)
-        if covered(current, parent, "" if nested else library):
-            return None
-        span = self._opener.open(name, kind, library, lambda: attributes, current, parent)
-        span.own = attributes
-        self.budget.enter()
-        return span, current_with(span, current)
-
-    def open_layer(
-        self, snapshot: Snapshot, name: str, library: str, within: otel_context.Context | None = None
-    ) -> tuple[LightSpan, otel_context.Context] | None:
-        """Open a framework's model call for an adapter with a seam of its own; see `engine.layering`.
-
-        In the context, the span is not current.  The call's outcome goes into `span.call`, then `finish`.
-
-        Args:
-            within: the context to open it in.  Layers of the current one that are not around it are beside:
-                calls of a batch, of which only one can be current.
-        """
-        current = otel_context.get_current() if within is None else within
-        parent = trace.get_current_span(current)
-        if not self.active or covered(current, parent, ""):  # by its own kind it may be
-            return None
-        if WAITING:
-            note_call(snapshot.endpoint)
-        call = Invocation(self, seam_of(library), snapshot, clock.elapsed_ns(), name)
-        span = self._opener.open(
-            call.span_name(), SpanKind.CLIENT, library, call.start_facts, current, parent
-        )
-        span.call = call
-        self.budget.enter()
-        return span, waiting(span, call, current, layer_in(current))
-
-    @staticmethod
-    def open_call(library: str) -> Invocation | None:
-        """The call of that library that is being made in the current context."""
-        span: object = trace.get_current_span()
-        if type(span) is not LightSpan:
-            span = otel_context.get_value(OURS)
-        if type(span) is LightSpan and span.library == library and span.end_time is None:
-            return span.call
-        return None
-
+    # --- the end of a call ------------------------------------------------------------------------------
     def discard(self, span: LightSpan) -> None:
         """Forget a span whose call was never made."""
         if span.end_time is None:

@@ -6,23 +6,21 @@ that samplers may see.
 
 from __future__ import annotations
 
-import functools
-import inspect
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from opentelemetry import context as otel_context
-from opentelemetry.trace import SpanKind
 
 from neuronscope.engine import bodies, facts
+from neuronscope.engine.closing import close_with
 from neuronscope.engine.context import take_out
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.seam import MAX_PLAIN, Seam
 from neuronscope.engine.sizes import held_bytes
 from neuronscope.engine.streams import StreamState, observe, observe_generator
-from neuronscope.instrumentation import ErrorFacts, Snapshot, Stream, WrappedMethod
+from neuronscope.instrumentation import ErrorFacts, Snapshot, Stream
 
 if TYPE_CHECKING:
     from neuronscope.engine import Engine
@@ -32,77 +30,6 @@ if TYPE_CHECKING:
 
 # HTTP statuses from here on are errors.
 FAILED: Final = 400
-MAX_PLAIN: Final = 256  # types of results that a method's seam remembers
-
-
-class Seam:
-    """A method in whose place we stand: what is the same for all of its calls.
-
-    Attributes:
-        covers: ``(arguments) -> bool``: is such a call to be observed?
-        library: instrumentation scope of its spans.
-        name: what the service calls it.
-        site: where faults of ours are counted.
-        kind: of its spans.
-        bound: its first argument is an instance.
-        parameters: names of its positional arguments, without the instance.
-        plain: types of results that are neither streams nor bodies to be read.
-    """
-
-    __slots__ = ("bound", "covers", "kind", "library", "method", "name", "parameters", "plain", "site")
-
-    def __init__(
-        self,
-        method: WrappedMethod,
-        covers: Callable[[tuple[Any, ...]], bool],
-        library: str,
-        name: str,
-        site: str,
-        *,
-        bound: bool,
-        parameters: Sequence[str],
-    ) -> None:
-        self.method = method
-        self.covers = covers
-        self.library = library
-        self.name = name
-        self.site = site
-        self.kind = SpanKind.INTERNAL if method.in_process else SpanKind.CLIENT
-        self.bound = bound
-        self.parameters = tuple(parameters)
-        self.plain: set[type] = set()
-
-    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call by name."""
-        found: dict[str, Any] = dict(zip(self.parameters, args[1:] if self.bound else args))  # noqa: B905
-        found.update(kwargs)
-        return found
-
-    def changed(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call's arguments with those replaced that `arguments` holds differently."""
-        instance, given = (args[:1], args[1:]) if self.bound else ((), args)
-        names = self.parameters
-        positional = (
-            *(arguments.get(name, value) for name, value in zip(names, given, strict=False)),
-            *given[len(names) :],
-        )
-        taken = names[: len(given)]
-        keyword = {name: arguments.get(name, value) for name, value in kwargs.items()}
-        extra = {name: value for name, value in arguments.items() if name not in kwargs and name not in taken}
-        return (*instance, *positional), {**keyword, **extra}
-
-
-@functools.lru_cache(maxsize=64)
-def seam_of(library: str) -> Seam:
-    """Stands for the methods of a library whose adapter has a seam of its own."""
-    method = WrappedMethod(target=library, snapshot=_no_snapshot)
-    return Seam(method, lambda _: True, library, "", library, bound=False, parameters=())
-
-
-def _no_snapshot(_instance: Any, _arguments: dict[str, Any], _content: bool) -> None:
-    """There is no method behind such a seam."""
 
 
 class Invocation(Struct, eq=False):
@@ -343,50 +270,6 @@ class Invocation(Struct, eq=False):
     def _note(self, error: BaseException) -> None:
         """For the event of the exception, if events are wanted."""
         self.failure = GUARD.call("events.note", self.engine.events.note, error)
-
-
-def close_with(stream: Any, state: StreamState) -> None:
-    """End the observation when the service closes the stream (`with` closes it too)."""
-    for name in ("close", "aclose"):
-        close: Any = getattr(cast("Any", type(stream)), name, None)
-        if close is None:
-            continue
-        try:
-            setattr(stream, name, _closing(close, weakref.ref(stream), state))
-        except (AttributeError, TypeError):
-            return  # slots, or not weakly referable: garbage collection ends it
-
-
-def _closing(close: Callable[..., Any], stream: weakref.ref[Any], state: StreamState) -> Any:
-    """The stream's own `close`, noting that it was called; holds the stream weakly: no cycle."""
-    if not inspect.iscoroutinefunction(close):
-        return _Closing(close, stream, state)
-
-    @functools.wraps(close)
-    async def aclose(*args: Any, **kwargs: Any) -> Any:
-        GUARD.always("streams.end", state.close, "client_closed")
-        target = stream()
-        return None if target is None else await close(target, *args, **kwargs)
-
-    return aclose
-
-
-class _Closing:
-    """A `close` that copies and pickles of the stream leave out."""
-
-    def __init__(self, close: Callable[..., Any], stream: weakref.ref[Any], state: StreamState) -> None:
-        functools.update_wrapper(self, close)
-        self._close = close
-        self._stream = stream
-        self._state = state
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        GUARD.always("streams.end", self._state.close, "client_closed")
-        stream = self._stream()
-        return None if stream is None else self._close(stream, *args, **kwargs)
-
-    def __reduce_ex__(self, protocol: object) -> Any:
-        return getattr, (self._stream(), self._close.__name__)
 
 
 def error_facts(error: BaseException, snapshot: Snapshot) -> ErrorFacts:

@@ -14,59 +14,38 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from msgspec.structs import replace
 from opentelemetry import context as otel_context
 
 from neuronscope import native
 from neuronscope.engine.guard import GUARD
-from neuronscope.engine.logged import LogItem
+from neuronscope.engine.intake import SPAN_BYTES, TENSOR_SHARE, Intake, LayerItem, kind_of
 from neuronscope.engine.propagation import suppressed
 from neuronscope.engine.sizes import MAX_SPAN_BYTES, lighten, log_bytes, span_bytes
 from neuronscope.exporters import Exporter
 from neuronscope.signals.records import (
     Attributes,
     Batch,
-    Fidelity,
     LayerRecord,
     LogRecord,
-    SpanEvent,
     SpanRecord,
 )
-
-if TYPE_CHECKING:
-    from neuronscope.recording import Recording
 
 SLICE: Final = 16
 PILE: Final = 64
 LONGEST_SLICE: Final = 256
 # How long the worker waits after the first item for more: it wakes 20 times a second at most.
 LINGER_S: Final = 0.05
-# Share of the byte limit beyond which full tensors, and then summaries, are turned away.
-TENSOR_SHARE: Final = 0.5
-SUMMARY_SHARE: Final = 0.8  # log records, too: a service in trouble must not drown its spans
 MAX_BATCH_SPANS: Final = 512
 MAX_BATCH_BYTES: Final = 8 << 20
-SPAN_BYTES: Final = 4096  # what a queued span with its request and response holds, about
-LAYER_BYTES: Final = 512
-MAX_EVENTS: Final = 256  # of the agent itself, in one batch
 # What `stop` keeps of its time for the interpreter's own end.
 EXIT_RESERVE_S: Final = 0.1
 PROCESS_SHARE: Final = 0.6
 FAULT_PAUSE_S: Final = 1.0
 ExporterSource = Sequence[Exporter] | Callable[[], Sequence[Exporter]]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerItem:
-    """A layer record on its way, and the scope it belongs to."""
-
-    record: LayerRecord
-    recording: Recording | None
 
 
 class Finisher(Protocol):
@@ -100,7 +79,7 @@ class _Request:
         self._done.release()
 
 
-class Worker:
+class Worker(Intake):
     """Owns the queue, the thread and the exporters of one process.
 
     Args:
@@ -116,36 +95,24 @@ class Worker:
     """
 
     __slots__ = (
-        "_asleep",
         "_batch_bytes",
         "_bell",
-        "_count_lost",
         "_ended",
-        "_events",
         "_export_lock",
         "_exporters",
-        "_extra_added",
-        "_extra_removed",
         "_finish",
         "_ident",
-        "_inline",
         "_interval_s",
         "_last_export",
         "_layers",
         "_logs",
         "_make_exporters",
-        "_max_bytes",
-        "_max_spans",
         "_on_cpu",
-        "_producers",
-        "_queue",
         "_requests",
         "_resource",
-        "_room",
         "_spans",
         "_start_again_at",
         "_started",
-        "_stopping",
         "_work_lock",
     )
 
@@ -167,127 +134,24 @@ class Worker:
         self._exporters = [] if callable(exporters) else list(exporters)
         self._resource = resource
         self._interval_s = interval_s
-        self._max_spans = max_spans
-        self._max_bytes = max_bytes
-        self._count_lost = count_lost
         self._on_cpu = on_cpu
-        self._inline = inline
-        # The queue.  `_room` is how many items it may hold now; plain spans compare its length with that
-        # and take no lock.  Items of another size than `SPAN_BYTES` are added up apart: producers write
-        # one sum under their lock, the worker writes the other alone.
-        self._queue: deque[tuple[Any, int]] = deque()
-        self._extra_added = 0
-        self._extra_removed = 0
-        self._producers = native.new_lock()
-        self._room = 0
-        self._make_room()
+        super().__init__(max_spans, max_bytes, count_lost, inline=inline)
         # The thread.  Producers ring only when it sleeps; ringing takes no lock that anybody holds.
         self._work_lock = native.new_lock()  # while items become records, one slice at a time
         self._export_lock = native.new_lock()  # while exporters are called; taken before `_work_lock`
         self._bell = native.allocate_lock()
         self._bell.acquire()
-        self._asleep = not inline
         self._requests: deque[_Request] = deque()
         self._started = False
         self._start_again_at = 0.0
         self._ident: int | None = None
-        self._stopping = False
         self._ended = False
         # Finished, waiting for the next export.
         self._spans: list[SpanRecord] = []
         self._layers: list[LayerRecord] = []
         self._logs: list[LogRecord] = []
-        self._events: deque[SpanEvent] = deque(maxlen=MAX_EVENTS)
         self._batch_bytes = 0
         self._last_export = time.monotonic()
-
-    # --- producers ---------------------------------------------------------------------------------
-    @property
-    def pending(self) -> int:
-        """Items in the queue."""
-        return len(self._queue)
-
-    @property
-    def pending_bytes(self) -> int:
-        """What the items in the queue hold, as estimated."""
-        return len(self._queue) * SPAN_BYTES + self._extra_added - self._extra_removed
-
-    def put(self, item: Any, nbytes: int = SPAN_BYTES) -> None:
-        """Queue an item.  Never blocks; what does not fit is dropped and counted.
-
-        Args:
-            nbytes: what the item keeps alive.
-        """
-        queue = self._queue
-        if nbytes != SPAN_BYTES and not self._reserve(nbytes - SPAN_BYTES):
-            self._refuse(item)
-            return
-        if len(queue) >= self._room:
-            if nbytes != SPAN_BYTES:
-                self._release(nbytes - SPAN_BYTES)
-            self._refuse(item)
-            return
-        queue.append((item, nbytes))
-        if self._asleep:
-            self._wake()
-        elif self._inline:
-            self._here(self._process_and_export)
-        if self._stopping:
-            self._lose_queue("stopped")  # appended while `stop` looked the other way
-
-    def has_room(self, nbytes: int) -> bool:
-        """Would a full tensor of this size be taken now?"""
-        return self.pending_bytes + nbytes + LAYER_BYTES <= TENSOR_SHARE * self._max_bytes
-
-    def put_layer(self, record: LayerRecord, recording: Recording | None) -> None:
-        """Queue a layer record; a full tensor falls back to its summary when space is short."""
-        used, limit = self.pending_bytes, self._max_bytes
-        nbytes = record.nbytes + LAYER_BYTES
-        if record.tensor is not None and used + nbytes > TENSOR_SHARE * limit:
-            self._count_lost("tensor", "queue_full", 1)
-            record = replace(record, tensor=None, fidelity=Fidelity.SUMMARY)
-            nbytes = LAYER_BYTES
-        if used + nbytes > SUMMARY_SHARE * limit:
-            self._count_lost("layer", "queue_full", 1)
-            return
-        self.put(LayerItem(record, recording), nbytes)
-
-    def put_log(self, item: LogItem) -> None:
-        """Queue a log record of the service; it is turned away before spans are."""
-        nbytes = max(item.nbytes, SPAN_BYTES)  # the short ones take the quick way of spans
-        if (
-            self.pending_bytes + nbytes > SUMMARY_SHARE * self._max_bytes
-            or len(self._queue) >= SUMMARY_SHARE * self._max_spans
-        ):
-            self._count_lost("log", "stopped" if self._stopping else "queue_full", 1)
-            return
-        self.put(item, nbytes)
-
-    def put_event(self, event: SpanEvent) -> None:
-        """Have an event of the agent itself exported with the next batch."""
-        self._events.append(event)
-
-    def _reserve(self, extra: int) -> bool:
-        with self._producers:
-            if self.pending_bytes + SPAN_BYTES + extra > self._max_bytes:
-                return False
-            self._extra_added += extra
-        self._make_room()
-        if self.pending_bytes > TENSOR_SHARE * self._max_bytes:
-            self._ring()  # no time to linger
-        return True
-
-    def _release(self, extra: int) -> None:
-        with self._producers:
-            self._extra_added -= extra
-        self._make_room()
-
-    def _make_room(self) -> None:
-        extra = self._extra_added - self._extra_removed
-        self._room = min(self._max_spans, max(0, self._max_bytes - extra) // SPAN_BYTES)
-
-    def _refuse(self, item: Any) -> None:
-        self._count_lost(_kind(item), "stopped" if self._stopping else "queue_full", 1)
 
     # --- waking the thread ---------------------------------------------------------------------------
     def _wake(self) -> None:
@@ -407,11 +271,11 @@ class Worker:
             return
         if kind is functools.partial:
             if not GUARD.contain("worker.later", _run, item, default=False):
-                self._count_lost(_kind(item), "fault", 1)
+                self._count_lost(kind_of(item), "fault", 1)
             return
         record = GUARD.contain("worker.finish", self._finish, item)
         if record is None:
-            self._count_lost(_kind(item), "fault", 1)
+            self._count_lost(kind_of(item), "fault", 1)
         elif isinstance(record, LogRecord):
             self.add_log(record)
         else:
@@ -511,23 +375,13 @@ class Worker:
             otel_context.detach(token)
             self._on_cpu(time.thread_time_ns() - before)
 
+    def _work_here(self) -> None:
+        self._here(self._process_and_export)
+
     def _process_and_export(self) -> bool:
         self._process()
         self._export()
         return True
-
-    def _lose_queue(self, reason: str) -> None:
-        """Count everything that is still queued as lost."""
-        lost: Counter[str] = Counter()
-        while True:
-            try:
-                item, nbytes = self._queue.popleft()
-            except IndexError:
-                break
-            self._extra_removed += nbytes - SPAN_BYTES
-            lost[_kind(item)] += 1
-        for kind, count in lost.items():
-            self._count_lost(kind, reason, count)
 
     # --- fork ---------------------------------------------------------------------------------------
     def pause(self, timeout_s: float) -> bool:
@@ -549,11 +403,3 @@ def _run(work: Callable[[], object]) -> bool:
     """Do what somebody has left to the worker."""
     work()
     return True
-
-
-def _kind(item: Any) -> str:
-    if isinstance(item, LayerItem):
-        return "layer"
-    if callable(item):
-        return "chunks"  # of a stream: its span will know less
-    return "log" if isinstance(item, LogItem) else "span"

@@ -19,8 +19,8 @@ from neuronscope.engine import ENGINE
 from neuronscope.engine.context import propagate
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.imports import after_import
-from neuronscope.engine.invocation import Seam
 from neuronscope.engine.managers import observe_manager
+from neuronscope.engine.seam import Seam
 from neuronscope.instrumentation import ClientIntegration, HandOff, ResponseSeam, WrappedMethod
 
 Undo = Callable[[], None]
