@@ -12,7 +12,6 @@ from neuronscope_instrumentation.common.retrieval import hits, kept_vector, kept
 
 Arguments = dict[str, Any]
 DEFAULT_RESULTS: Final = 10
-_RESTRICTIONS: Final = ("where", "where_document", "ids")
 _COLUMNS: Final = ("ids", "distances", "scores", "metadatas", "documents")
 
 
@@ -21,16 +20,17 @@ def snapshot_query(instance: Any, arguments: Arguments, _content: bool) -> Snaps
     """`query`: of texts, images and their addresses only the texts are kept."""
     model = instance._model
     vectors = kept_vectors(arguments.get("query_embeddings"))
-    texts = arguments.get("query_texts")
-    others = arguments.get("query_images") or arguments.get("query_uris")
-    kept = {
+    get = arguments.get
+    kept: dict[str, Any] = {
         "vectors": vectors,
-        "texts": [texts] if isinstance(texts, str) else list(items(texts)) if vectors is None else None,
-        "others": len(items(others)) if isinstance(others, list | tuple) else 0,
-        "k": arguments.get("n_results", DEFAULT_RESULTS),
-        "filtered": any(arguments.get(name) is not None for name in _RESTRICTIONS),
+        "k": get("n_results", DEFAULT_RESULTS),
+        "filtered": not (get("where") is get("where_document") is get("ids") is None),
         "model": model,
     }
+    if vectors is None:
+        texts, others = get("query_texts"), get("query_images") or get("query_uris")
+        kept["texts"] = [texts] if isinstance(texts, str) else list(items(texts))
+        kept["others"] = len(items(others))
     return Snapshot(QUERY, model.name, kept, peer_of(instance))
 
 

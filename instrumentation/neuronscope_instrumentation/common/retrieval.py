@@ -7,7 +7,6 @@ write holds.  In the worker: `hits` turns columns of a result into hits, `store_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final, cast
 
 from neuronscope.engine.invocation import type_name
@@ -22,8 +21,9 @@ MAX_KEPT: Final = 128
 # --- in the caller's thread ---------------------------------------------------------------------------------
 def kept_vector(vector: Any) -> Any:
     """A query vector, copied if its owner may change it before the worker reads it."""
-    kind = cast("type[object]", type(vector))
-    return vector.copy() if kind is list or kind.__module__ == "numpy" else vector
+    if vector.__class__ is list or vector.__class__.__module__ == "numpy":
+        return vector.copy()
+    return vector
 
 
 def kept_vectors(vectors: Any) -> list[Any] | None:
@@ -33,13 +33,13 @@ def kept_vectors(vectors: Any) -> list[Any] | None:
         vectors: a vector, a list or tuple of vectors, or a matrix.  Of anything else (an iterator, say)
             nothing is read.
     """
-    if isinstance(vectors, list | tuple):
+    if isinstance(vectors, (list, tuple)):
         rows = cast("Sequence[Any]", vectors)
-        if rows and isinstance(rows[0], int | float):
+        if rows and isinstance(rows[0], (int, float)):
             return [kept_vector(rows)]
-        return [kept_vector(row) for row in islice(rows, MAX_KEPT)]
+        return [kept_vector(row) for row in rows[:MAX_KEPT]]
     dimensions = getattr(vectors, "ndim", None)
-    if type(vectors).__module__ != "numpy" or dimensions not in (1, 2):
+    if vectors.__class__.__module__ != "numpy" or dimensions not in (1, 2):
         return None
     return [vectors.copy()] if dimensions == 1 else list(vectors[:MAX_KEPT].copy())
 

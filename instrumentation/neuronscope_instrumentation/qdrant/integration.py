@@ -56,7 +56,7 @@ STORE: Final = _endpoint(operation=Operation.STORE, read_response=read_rows)
 
 
 # --- searches: what the hot path keeps of a call ----------------------------------------------------------
-def _search(instance: Any, collection: Any, queries: Sequence[AskedQuery]) -> Snapshot:
+def _search(instance: Any, collection: Any, queries: Sequence[AskedQuery], *, scored: bool) -> Snapshot:
     client = known_client(instance)
     kept = {
         "queries": queries,
@@ -64,7 +64,6 @@ def _search(instance: Any, collection: Any, queries: Sequence[AskedQuery]) -> Sn
         "vectors": local_vectors(instance, collection),
         "client": client,
     }
-    scored = any(asked.scored for asked in queries)
     return Snapshot(SEARCH if scored else STORE, collection, kept, client.peer)
 
 
@@ -79,7 +78,7 @@ def _query(instance: Any, arguments: Arguments, _content: bool) -> Snapshot:
         arguments.get("query_filter"),
         kept_vector(arguments.get("prefetch")),
     )
-    return _search(instance, arguments.get("collection_name"), (asked,))
+    return _search(instance, arguments.get("collection_name"), (asked,), scored=asked.scored)
 
 
 def _batch(instance: Any, arguments: Arguments, _content: bool) -> Snapshot | None:
@@ -96,7 +95,8 @@ def _batch(instance: Any, arguments: Arguments, _content: bool) -> Snapshot | No
         )
         for request in requests
     ]
-    return _search(instance, arguments.get("collection_name"), queries)
+    scored = any(asked.scored for asked in queries)
+    return _search(instance, arguments.get("collection_name"), queries, scored=scored)
 
 
 def _legacy_query(request: Any) -> Any:

@@ -106,7 +106,7 @@ def otel_providers(counter: Counter) -> dict[str, Any]:
     }
 
 
-def _instrument(target: str, *, logs: bool = True) -> Counter:
+def instrument(target: str, *, logs: bool = True) -> Counter:
     """Switch an OpenTelemetry instrumentor on: ``"module:Class"``."""
     counter = Counter()
     providers = otel_providers(counter)
@@ -122,7 +122,7 @@ def _openai_v2(content: bool) -> Counter:
     os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = (
         "span_only" if content else "no_content"
     )
-    return _instrument("opentelemetry.instrumentation.openai_v2:OpenAIInstrumentor")
+    return instrument("opentelemetry.instrumentation.openai_v2:OpenAIInstrumentor")
 
 
 def _genai(content: bool) -> Counter:
@@ -130,27 +130,28 @@ def _genai(content: bool) -> Counter:
     os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = (
         "span_only" if content else "no_content"
     )
-    return _instrument("opentelemetry.instrumentation.genai.openai:OpenAIInstrumentor")
+    return instrument("opentelemetry.instrumentation.genai.openai:OpenAIInstrumentor")
 
 
 def _traceloop_openai(content: bool) -> Counter:
     os.environ["TRACELOOP_TRACE_CONTENT"] = "true" if content else "false"
-    return _instrument("opentelemetry.instrumentation.openai:OpenAIInstrumentor", logs=False)
+    return instrument("opentelemetry.instrumentation.openai:OpenAIInstrumentor", logs=False)
 
 
 def _traceloop_qdrant(content: bool) -> Counter:
     os.environ["TRACELOOP_TRACE_CONTENT"] = "true" if content else "false"
-    return _instrument("opentelemetry.instrumentation.qdrant:QdrantInstrumentor", logs=False)
+    return instrument("opentelemetry.instrumentation.qdrant:QdrantInstrumentor", logs=False)
 
 
 def _openinference(content: bool) -> Counter:
     if not content:
         for name in ("INPUTS", "OUTPUTS", "EMBEDDING_VECTORS", "EMBEDDINGS_VECTORS"):
             os.environ[f"OPENINFERENCE_HIDE_{name}"] = "true"
-    return _instrument("openinference.instrumentation.openai:OpenAIInstrumentor", logs=False)
+    return instrument("openinference.instrumentation.openai:OpenAIInstrumentor", logs=False)
 
 
-def _openlit(content: bool) -> Counter:
+def openlit(content: bool) -> Counter:
+    """Switch OpenLIT on, for everything that it finds."""
     counter = Counter()
     otel_providers(counter)
     _module("openlit").init(
@@ -275,8 +276,8 @@ PEERS: dict[str, Peer] = {
         "openlit",
         # Its full list of dependencies cannot be installed any more: parts of it pin others' versions apart.
         alone=("openlit==1.44.0",),
-        openai=_openlit,
-        qdrant=_openlit,
+        openai=openlit,
+        qdrant=openlit,
         inequality="pins an older openai (2.54.0)",
     ),
     "logfire": Peer(
