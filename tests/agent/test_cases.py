@@ -18,23 +18,31 @@ import pytest
 TESTS: Final = Path(__file__).parent.parent
 OPENAI: Final = "instrumentation/test_openai"
 CLIENTS: Final = "contract/test_client_contract.py"
+METHODS: Final = "contract/test_method_contract.py"
+LLM: Final = "instrumentation/test_llm_cases.py"
 SCENARIOS: Final = "support/scenarios.py"
 
 REPORTS: Final[dict[str, tuple[str, ...]]] = {
-    "1 raw responses": (f"{OPENAI}_unchanged.py::test_the_service_sees_no_difference",),
+    "1 raw responses": (
+        f"{METHODS}::test_a_call_is_one_span_and_no_difference",
+        f"{OPENAI}_unchanged.py::test_the_service_sees_no_difference",
+    ),
     "2 raw responses of streams": (
         f"{OPENAI}_unchanged.py::test_the_service_sees_no_difference",
         "agent/test_bodies.py::test_events_are_seen_whole_however_they_arrive",
     ),
     "4 methods that do not go through create": (
-        f"{OPENAI}_others.py::test_one_span_a_call",
+        f"{OPENAI}_responses.py::test_the_service_sees_no_difference",
         f"{OPENAI}_more.py::test_what_no_model_works_on_has_no_span",
+        "instrumentation/test_sdk_surfaces.py::test_every_method_is_covered_or_said_not_to_be",
     ),
     "6 a stream replaced by a generator": (
         f"{OPENAI}_unchanged.py::test_the_service_sees_no_difference",
         f"{SCENARIOS}::streams_that_are_left",
+        f"{LLM}::test_closing_an_async_stream_closes_the_transport",
     ),
     "8 isinstance of streams": (
+        f"{LLM}::test_streams_are_what_frameworks_ask_for",
         f"{OPENAI}_streams.py::test_copies_and_pickles_are_as_without_the_agent",
         f"{SCENARIOS}::streams_can_be_copied_if_they_could_be",
     ),
@@ -58,12 +66,16 @@ REPORTS: Final[dict[str, tuple[str, ...]]] = {
         "agent/test_engine_install.py::test_a_method_that_is_gone_costs_that_method",
     ),
     "16 two layers, one call": (
+        f"{OPENAI}_others.py::test_one_span_a_call",
+        f"{LLM}::test_tokens_that_an_agent_adds_up_are_billed_once",
         "agent/test_abuse_others.py::test_another_instrumentor_on_the_same_method",
         "agent/test_abuse_others.py::test_a_span_inside_ours_in_their_pipeline_takes_its_place",
         "agent/test_abuse_others.py::test_a_subclass_that_overrides_and_calls_super",
         "agent/test_abuse_others.py::test_instrumented_twice",
     ),
     "18 huge content": (
+        f"{LLM}::test_huge_pictures_cost_their_hash",
+        f"{LLM}::test_fifty_huge_calls_at_once_hold_nothing",
         "agent/test_abuse_sizes.py::test_core_facts_survive_a_huge_call",
         "agent/test_abuse_sizes.py::test_blobs_become_type_size_and_hash",
     ),
@@ -106,6 +118,7 @@ REPORTS: Final[dict[str, tuple[str, ...]]] = {
         "agent/test_context_current.py::test_a_coroutine_that_is_driven_in_changing_contexts",
     ),
     "38 cancellation": (
+        f"{METHODS}::test_a_cancelled_call",
         f"{SCENARIOS}::cancelled_calls",
         f"{SCENARIOS}::a_sibling_in_a_task_group_fails",
         f"{OPENAI}_streams.py::test_a_cancelled_call_is_cancelled_and_told",
@@ -125,6 +138,7 @@ REPORTS: Final[dict[str, tuple[str, ...]]] = {
         "integration/test_otlp_receivers.py::test_no_grpc_message_reaches_four_mebibytes",
     ),
     "44 redaction that other spans bypass": (
+        f"{METHODS}::test_a_redactor_masks_every_call",
         "agent/test_events.py::test_content_goes_where_it_is_allowed_and_nowhere_else",
         "integration/test_service_unchanged.py::test_observation_changes_no_byte_and_leaks_none",
     ),
@@ -132,6 +146,8 @@ REPORTS: Final[dict[str, tuple[str, ...]]] = {
         f"{OPENAI}_agent.py::test_a_server_of_ones_own_gets_the_spans_id",
         f"{OPENAI}_agent.py::test_the_services_own_header_wins",
         f"{OPENAI}_agent.py::test_one_header_beside_an_http_instrumentor",
+        f"{OPENAI}_unchanged.py::test_retries_are_one_span",
+        f"{LLM}::test_an_unsampled_trace_is_joined_unsampled",
     ),
     "47 the multi-process directory": (
         "exporters/test_prometheus_shared.py::test_a_damaged_or_foreign_file_costs_nothing",
