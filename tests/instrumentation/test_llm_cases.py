@@ -1,12 +1,10 @@
-"""Public fault reports of other agents, tried on ours: what no other test has, and where the others are.
+"""Public fault reports about agents for model clients, tried on ours, as far as no other test has them.
 
-`CASES` names tests for each report about model clients in our research, by its number in the list there; a
-test of the table keeps it true.
+Numbers are those of the list of reports; `tests/agent/test_cases.py` says where each is tried.
 """
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import base64
 import copy
@@ -16,9 +14,7 @@ import json
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import httpx2
 import openai
@@ -26,102 +22,13 @@ import pytest
 from opentelemetry import trace
 
 import neuronscope as ns
-from neuronscope import platform
 from neuronscope.engine import ENGINE
-from neuronscope.instrumentation import ClientIntegration
 from neuronscope.signals import names
 from neuronscope.testing import InMemoryExporter
 from neuronscope.testing.fake_openai import FakeOpenAI, chat, chat_stream, error
 from openai_cases import agent, sync_client
 
-TESTS: Final = Path(__file__).resolve().parents[1]
-CASES: Final[dict[int, tuple[str, ...]]] = {
-    1: (  # raw responses crash the caller
-        "contract/test_method_contract.py::test_a_call_is_one_span_and_no_difference",
-        "instrumentation/test_openai_unchanged.py::test_the_service_sees_no_difference",
-        "instrumentation/test_anthropic.py::test_every_way_to_call_is_one_span",
-    ),
-    2: (  # raw streams lose headers and parse
-        "contract/test_method_contract.py::test_a_call_is_one_span_and_no_difference",
-        "instrumentation/test_openai_streams.py::test_a_stream_ends_once_however_it_is_left",
-    ),
-    4: (  # methods that do not go through create
-        "instrumentation/test_openai_responses.py::test_the_service_sees_no_difference",
-        "instrumentation/test_openai_more.py::test_what_no_model_works_on_has_no_span",
-        "instrumentation/test_sdk_surfaces.py::test_every_method_is_covered_or_said_not_to_be",
-    ),
-    6: ("instrumentation/test_llm_cases.py::test_closing_an_async_stream_closes_the_transport",),
-    8: ("instrumentation/test_llm_cases.py::test_streams_are_what_frameworks_ask_for",),
-    9: (  # streams left early
-        "contract/test_client_contract.py::test_a_stream_ends_once_however_it_is_left",
-        "instrumentation/test_openai_streams.py::test_a_forgotten_stream_is_told_as_abandoned",
-    ),
-    11: (  # tool calls in pieces
-        "instrumentation/test_openai_facts.py::test_parallel_tool_calls_are_put_together",
-        "instrumentation/test_openai_facts.py::test_a_legacy_function_call_is_put_together",
-        "instrumentation/test_openai_more.py::test_what_a_chat_tells_without_its_content",
-    ),
-    13: (  # anthropic's stream manager
-        "instrumentation/test_anthropic.py::test_streams_are_the_sdks_own",
-        "instrumentation/test_anthropic.py::test_thinking_and_tools_are_put_together_apart_from_the_text",
-    ),
-    15: (  # gemini's inputs, and modules that moved
-        "instrumentation/test_google_genai.py::test_every_way_to_call_is_one_span",
-        "instrumentation/test_llm_cases.py::test_what_moved_costs_itself_only",
-    ),
-    16: (  # two layers, one call
-        "agent/test_abuse_others.py::test_a_subclass_that_overrides_and_calls_super",
-        "instrumentation/test_openai_others.py::test_one_span_a_call",
-        "instrumentation/test_llm_cases.py::test_tokens_that_an_agent_adds_up_are_billed_once",
-    ),
-    18: ("instrumentation/test_llm_cases.py::test_huge_pictures_cost_their_hash",),
-    36: (  # created in a different context
-        "agent/test_context_current.py::test_a_stream_that_is_left_early",
-        "agent/test_context_current.py::test_a_suspended_generator_is_no_parent",
-        "contract/test_client_contract.py::test_an_async_stream_ends_once_and_logs_nothing",
-    ),
-    38: (  # cancellation is no Exception
-        "contract/test_method_contract.py::test_a_cancelled_call",
-        "contract/test_client_contract.py::test_an_async_stream_ends_once_and_logs_nothing",
-    ),
-    39: (  # forks
-        "agent/test_lifecycle_fork.py::test_a_forked_child_exports_its_own_spans_once",
-        "agent/test_lifecycle_fork.py::test_forks_while_threads_are_at_work",
-    ),
-    40: ("agent/test_lifecycle_exit.py::test_a_dead_collector_delays_the_exit_by_two_seconds_at_most",),
-    42: (  # sizes
-        "agent/test_abuse_sizes.py::test_core_facts_survive_a_huge_call",
-        "agent/test_abuse_sizes.py::test_huge_calls_take_no_healthy_ones_with_them",
-    ),
-    44: (  # redaction
-        "contract/test_client_contract.py::test_content_is_recorded_only_when_asked_for",
-        "contract/test_method_contract.py::test_a_redactor_masks_every_call",
-    ),
-    45: (  # client and server traces
-        "contract/test_client_contract.py::test_a_server_of_ones_own_gets_the_spans_id",
-        "instrumentation/test_openai_unchanged.py::test_retries_are_one_span",
-        "instrumentation/test_openai_agent.py::test_the_services_own_header_wins",
-        "instrumentation/test_openai_agent.py::test_one_header_beside_an_http_instrumentor",
-        "instrumentation/test_llm_cases.py::test_an_unsampled_trace_is_joined_unsampled",
-    ),
-}
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
-
-
-@functools.cache
-def functions_of(file: str) -> set[str]:
-    """Names of the functions that a test file defines."""
-    tree = ast.parse((TESTS / file).read_text("utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_every_case_has_its_tests(case: int) -> None:
-    """The tests that the table names are there."""
-    assert CASES[case]
-    for test in CASES[case]:
-        file, _, name = test.partition("::")
-        assert name in functions_of(file), test
 
 
 @pytest.fixture
@@ -201,31 +108,6 @@ def test_streams_are_what_frameworks_ask_for(server: FakeOpenAI) -> None:
         assert len(list(twin)) == 5
         stream.close()
     assert len(exporter.spans) == 1
-
-
-# --- 15 --------------------------------------------------------------------------------------------
-@pytest.mark.integration
-def test_what_moved_costs_itself_only(server: FakeOpenAI) -> None:
-    """A method, a class and a module that the installed release does not have: the others are observed."""
-    table: ClientIntegration = ns.registry.client("openai")
-    sync, _ = table.methods
-    moved = [
-        replace(sync, target=target)
-        for target in (
-            "openai._base_client:SyncAPIClient.request_it",
-            "openai._base_client:GoneClient.request",
-            "openai._gone:SyncAPIClient.request",
-        )
-    ]
-    ns.registry.register_adapter(replace(table, methods=(*moved, sync)))
-    try:
-        with agent("on") as exporter, sync_client(server) as client:
-            client.chat.completions.create(model="m", messages=MESSAGES)
-            missing = platform.installations()["openai"].missing
-    finally:
-        ns.registry.unregister_adapter("openai")
-    assert len(exporter.spans) == 1
-    assert missing == {moved[0].target, moved[1].target}  # a module that is never imported is not missed
 
 
 # --- 16 --------------------------------------------------------------------------------------------

@@ -96,6 +96,8 @@ CASE = ClientCase(
     watched=(
         "anthropic._base_client:SyncAPIClient.request",
         "anthropic._base_client:AsyncAPIClient.request",
+        "anthropic._base_client:SyncAPIClient._process_response",
+        "anthropic._base_client:AsyncAPIClient._process_response",
         "anthropic._base_client:start_api_call_span",
         "anthropic._client:Anthropic.copy",
         "anthropic._client:AsyncAnthropic.with_options",

@@ -92,6 +92,8 @@ CASE = ClientCase(
     watched=(
         "openai._base_client:SyncAPIClient.request",
         "openai._base_client:AsyncAPIClient.request",
+        "openai._base_client:SyncAPIClient._process_response",
+        "openai._base_client:AsyncAPIClient._process_response",
         "openai._client:OpenAI.copy",
         "openai._client:AsyncOpenAI.with_options",
         "openai.lib.azure:AzureOpenAI.copy",
