@@ -1,8 +1,9 @@
-"""Interventions beside nnsight: what a touched module costs, in stacks of 50 to 5,000 modules, in one process.
+"""Interventions beside nnsight: what a touched module costs, in stacks of 50 to 5,000 modules, in one
+process.
 
 The model is a stack of ``Linear(8, 8)``, so that nearly all of the time is interception.  Each figure is the
-thread CPU time of a traced call over that of the plain one, for each module.  Variants take turns; the median is
-given.  The machine's memory and neighbours move these figures by half: judge by the ratio to nnsight.
+thread CPU time of a traced call over that of the plain one, for each module.  Variants take turns; the median
+is given.  The machine's memory and neighbours move these figures by half: judge by the ratio to nnsight.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def _python(run: Run) -> tuple[str, dict[str, str], str]:
     if importlib.util.find_spec("nnsight") is not None:
         return sys.executable, {}, ""
     try:
-        made = environment("nnsight", [NNSIGHT, f"torch=={version('torch')}", "greenlet", *_our_dependencies()])
+        made = environment(
+            "nnsight", [NNSIGHT, f"torch=={version('torch')}", "greenlet", *_our_dependencies()]
+        )
     except UnavailableError as error:
         run.facts.append(str(error))
         return sys.executable, {}, f"; {error}"

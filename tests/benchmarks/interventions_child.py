@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from tests.benchmarks.children import serve
 from torch import nn
 
 import neuronscope as ns
-from tests.benchmarks.children import serve
 
 try:
     import nnsight
@@ -34,7 +34,9 @@ def stack(size: int, rounds: float) -> dict[str, Any]:
     x = torch.randn(1, 8)
     ours = _ours(net, x, size)
     theirs = _nnsight(copy.deepcopy(net), x) if nnsight is not None else {}
-    times = measure({"plain": lambda: net(x), **_named("ours", ours), **_named("nnsight", theirs)}, int(rounds))
+    times = measure(
+        {"plain": lambda: net(x), **_named("ours", ours), **_named("nnsight", theirs)}, int(rounds)
+    )
     return {
         "rounds": int(rounds),
         **{
@@ -98,7 +100,7 @@ def _nnsight(net: nn.Module, x: torch.Tensor) -> Variants:
         with model.trace(x):
             outs = nnsight.save([])
             for layer in layers:
-                outs.append(layer.output)  # noqa: PERF401  as in its own benchmarks
+                outs.append(layer.output)
 
     def edit() -> None:
         with model.trace(x):

@@ -1,4 +1,5 @@
-"""The acceptance suite: reports from other tools for interventions, each with the test that would show it here.
+"""The acceptance suite: reports from other tools for interventions, each with the test that would show it
+here.
 
 `ROWS` says where each is tried: the 38 rows are reports on nnsight, TransformerLens, pyvene, transformers and
 PyTorch, F1 to F10 what we reproduced in nnsight ourselves.
@@ -30,14 +31,15 @@ from tracednets import X, blocks, left_on
 
 HERE = "test_acceptance"
 ROWS: dict[str, tuple[str, str, str]] = {
-    # row: (report, module, test)
     "1": ("nnsight #672: a shorter prompt in a left-padded batch", "test_trace_rows",
           "test_a_row_alone_gives_the_same_values_as_in_the_batch"),
-    "2": ("nnsight #607: an earlier trace changes a later one", HERE, "test_an_earlier_trace_changes_nothing"),
+    "2": ("nnsight #607: an earlier trace changes a later one", HERE,
+          "test_an_earlier_trace_changes_nothing"),
     "3": ("nnsight #488: a loop longer than the generation", HERE, "test_a_loop_may_outlast_the_model"),
     "4": ("nnsight #718: a late read lands one step late", "test_traces",
           "test_a_step_never_reaches_into_the_next"),
-    "5": ("nnsight #600: a call that never comes", HERE, "test_a_call_that_never_comes_is_told_with_its_count"),
+    "5": ("nnsight #600: a call that never comes", HERE,
+          "test_a_call_that_never_comes_is_told_with_its_count"),
     "6": ("nnsight #510: an edit in a loop has no effect", HERE, "test_an_edit_in_a_loop_has_its_effect"),
     "7": ("nnsight #350: generation under a trace differs", "test_families",
           "test_generation_is_equal_untouched_and_steps_follow_it"),
@@ -62,7 +64,8 @@ ROWS: dict[str, tuple[str, str, str]] = {
     "19": ("nnsight #676: a body that never ends", HERE, "test_an_endless_body_can_be_interrupted"),
     "20": ("nnsight #86: quantised weights under a scan", HERE, "test_scan_of_weights_of_another_kind"),
     "21": ("nnsight #190: a meta model", HERE, "test_a_model_without_weights_is_traced_and_scanned"),
-    "22": ("nnsight #555: an adapter added after wrapping", HERE, "test_modules_added_after_wrapping_are_sites"),
+    "22": ("nnsight #555: an adapter added after wrapping", HERE,
+          "test_modules_added_after_wrapping_are_sites"),
     "23": ("nnsight #114: no way to list and cache all", HERE, "test_all_sites_are_listed_and_cached"),
     "24": ("nnsight #422: tracebacks of code without a file", HERE, "test_code_without_a_file"),
     "25": ("nnterp #17: tuple in one version, tensor in the next", HERE,
@@ -87,7 +90,8 @@ ROWS: dict[str, tuple[str, str, str]] = {
     "35": ("torchvista #45: a probe that changes outer state under compile", HERE,
            "test_traces_do_not_disturb_compiled_models"),
     "36": ("pytorch #181924: sharded modules", HERE, "test_sharded_modules"),
-    "37": ("accelerate #3223: wrapped forwards", "test_trace_endings", "test_an_instance_s_own_forward_is_kept"),
+    "37": ("accelerate #3223: wrapped forwards", "test_trace_endings",
+          "test_an_instance_s_own_forward_is_kept"),
     "38": ("MRFI #5: closures accumulate", HERE, "test_attaching_again_and_again_accumulates_nothing"),
     "F1": ("a plain caller dies while a trace runs", "test_trace_concurrent",
            "test_hundreds_of_traces_and_plain_callers_share_a_model"),
@@ -103,6 +107,7 @@ ROWS: dict[str, tuple[str, str, str]] = {
     "F9": ("every object has a save", HERE, "test_nothing_of_python_or_torch_is_patched"),
     "F10": ("hooks left by a cache", HERE, "test_no_hook_is_ever_registered"),
 }  # fmt: skip
+
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_has_its_test(row: str) -> None:
@@ -133,8 +138,7 @@ def test_a_loop_may_outlast_the_model() -> None:
     """It ends with the model, and what follows runs."""
     seen: list[int] = []
     with ns.Model.wrap(blocks()).trace(X, 2, method="rollout") as t:
-        for step in t.steps[:100]:
-            seen.append(step)
+        seen.extend(t.steps[:100])
         after = t.result
     assert seen == [0, 1]
     assert after.shape == (2, 8)
@@ -207,7 +211,10 @@ def test_no_hook_is_ever_registered() -> None:
 
     def hooks() -> int:
         return sum(
-            len(value) for module in net.modules() for name, value in vars(module).items() if "hooks" in name and value
+            len(value)
+            for module in net.modules()
+            for name, value in vars(module).items()
+            if "hooks" in name and value
         )
 
     entries = [len(vars(module)) for module in net.modules()]
@@ -255,16 +262,16 @@ def test_an_endless_body_can_be_interrupted() -> None:
     """The body is the user's own code: a signal, a time limit or Ctrl-C end it, and the model with it."""
     net = blocks()
 
-    class TooLong(Exception):
+    class TooLongError(Exception):
         pass
 
     def ring(_: int, __: FrameType | None) -> None:
-        raise TooLong
+        raise TooLongError
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
-        with pytest.raises(TooLong), ns.Model.wrap(net).trace(X) as t:
+        with pytest.raises(TooLongError), ns.Model.wrap(net).trace(X) as t:
             _ = t.h[0].output
             while True:
                 pass
@@ -277,24 +284,26 @@ def test_an_endless_body_can_be_interrupted() -> None:
 class Quantised(torch.Tensor):
     """A weight of another kind: a wrapper with its own dispatch, as torchao's are."""
 
-    inner: torch.Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    wrapped: torch.Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # torch's own way
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Quantised:
         """Without memory of its own."""
-        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined, no-any-return]
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
 
     def __init__(self, inner: torch.Tensor) -> None:
-        self.inner = inner
+        self.wrapped = inner
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]  # declared without being a class method
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Computes with what it wraps."""
         if func is torch.ops.aten.detach.default and isinstance(args[0], cls):
-            return cls(args[0].inner)
+            return cls(args[0].wrapped)
         args, kwargs = torch.utils._pytree.tree_map(
-            lambda leaf: leaf.inner if isinstance(leaf, Quantised) else leaf, (args, kwargs or {})
+            lambda leaf: leaf.wrapped if isinstance(leaf, Quantised) else leaf, (args, kwargs or {})
         )
         return func(*args, **kwargs)
 
@@ -305,13 +314,8 @@ def test_scan_of_weights_of_another_kind() -> None:
     net[0].weight = nn.Parameter(Quantised(torch.ones(4, 8)), requires_grad=False)
     with torch.no_grad(), ns.Model.wrap(net).trace(X) as t:
         assert t[0].output.shape == (2, 4)
-    try:
-        with torch.no_grad(), ns.Model.wrap(net).scan(X) as t:
-            shape = t[0].output.shape
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-        assert str(error)
-    else:
-        assert shape == (2, 4)
+    with torch.no_grad(), ns.Model.wrap(net).scan(X) as t:
+        assert t[0].output.shape == (2, 4)
     assert not left_on(net)
 
 
@@ -341,7 +345,8 @@ def test_modules_added_after_wrapping_are_sites() -> None:
     model = ns.Model.wrap(net)
     with model.trace(X) as t:
         _ = t.h[0].lin.output
-    net.h[0].lin = Lora(net.h[0].lin)  # type: ignore[assignment]
+    first: Any = net.h[0]
+    first.lin = Lora(first.lin)
     with model.trace(X) as t:
         assert t.h[0].lin.up.output.shape == (2, 8)
     assert torch.equal(t.result, net(X))
@@ -361,10 +366,10 @@ def test_code_without_a_file() -> None:
     """As in a notebook, a console, or exec: nothing is needed but the code."""
     space: dict[str, Any] = {"model": ns.Model.wrap(blocks()), "X": X}
     source = "with model.trace(X) as t: value = t.h[0].output[0]"
-    exec(source, space)  # noqa: S102  what this is about
+    exec(source, space)
     assert space["value"].shape == (2, 8)
     with pytest.raises(OutOfOrderError, match="<string>:3"):
-        exec("with model.trace(X) as t:\n  t.h[1].output\n  t.h[0].output", space)  # noqa: S102
+        exec("with model.trace(X) as t:\n  t.h[1].output\n  t.h[0].output", space)
 
 
 def test_one_accessor_for_tuples_and_tensors() -> None:

@@ -14,14 +14,34 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+import neuronscope as ns
 from neuronscope.demo.models import prepare_smollm2
 from tinymodels import llama
 from tracednets import left_on
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "how-to"
-WORDS = (
-    "[PAD] [UNK] [EOS] The capital of France Italy is How do heat pumps work in the cold Paris user assistant"
-).split()
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[EOS]",
+    "The",
+    "capital",
+    "of",
+    "France",
+    "Italy",
+    "is",
+    "How",
+    "do",
+    "heat",
+    "pumps",
+    "work",
+    "in",
+    "the",
+    "cold",
+    "Paris",
+    "user",
+    "assistant",
+]
 
 
 def blocks_of(page: str, *kinds: str) -> Iterator[tuple[int, str]]:
@@ -40,7 +60,7 @@ def run(page: str, kinds: tuple[str, ...], space: dict[str, Any]) -> int:
     count = 0
     try:
         for line, code in blocks_of(page, *kinds):
-            exec(compile("\n" * (line - 1) + code, str(DOCS / page), "exec"), module.__dict__)  # noqa: S102
+            exec(compile("\n" * (line - 1) + code, str(DOCS / page), "exec"), module.__dict__)
             count += 1
     finally:
         del sys.modules["page"]
@@ -80,4 +100,24 @@ def test_the_cookbook_on_smollm2() -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     space = {"model": model, "tokenizer": AutoTokenizer.from_pretrained(folder)}
     assert run("intervene-cookbook.md", ("python", "python smollm2"), space) >= 21
+    assert not left_on(model)
+
+
+def test_the_guide() -> None:
+    """The how-to page."""
+    space = tiny()
+    assert run("intervene.md", ("python",), {**space, "model": llama(layers=4)}) >= 9
+
+
+def test_the_page_beside_nnsight() -> None:
+    """Ours of each pair of snippets."""
+    model = llama(layers=4)
+    space = {
+        "torch": torch,
+        "ns": ns,
+        "model": model,
+        "x": torch.tensor([[3, 4, 5]]),
+        "ns_model": ns.Model.wrap(model),
+    }
+    assert run("../reference/interventions-beside-nnsight.md", ("python",), space) >= 9
     assert not left_on(model)

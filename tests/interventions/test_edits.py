@@ -14,7 +14,7 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.interventions import Ablate, Clamp, NanGuard, Scale, Steer, WrongValueError, in_force
 from neuronscope.signals import names
 from tinymodels import llama
-from tracednets import X, Blocks, blocks, left_on
+from tracednets import Blocks, X, blocks, left_on
 
 
 @pytest.fixture
@@ -116,7 +116,9 @@ def test_a_model_call_s_span_is_marked() -> None:
     assert [tuple(span.attributes.get(names.EDITS, ())) for span in spans] == [("calm@1",)]
 
 
-def test_a_failing_edit_leaves_the_output_and_is_counted(net: Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_edit_leaves_the_output_and_is_counted(
+    net: Blocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The service gets what it would get without."""
     model = ns.Model.wrap(net)
     plain = net(X)
@@ -185,6 +187,8 @@ def test_what_edits_cost_is_accounted(net: Blocks) -> None:
     with ns.Scope("s") as scope:
         for _ in range(40):
             net(X)
-    assert scope.overhead_pct > 0
+    (coverage,) = (event for event in scope.artifact.events if event.name == "neuronscope.coverage")
+    told: Any = coverage.attributes
+    assert told["service_ms"][list(told["probes"]).index("edits")] > 0
     assert model.edits["x"].runs == 120
     model.edits.clear()

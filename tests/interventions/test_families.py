@@ -74,7 +74,11 @@ CASES: dict[str, Case] = {
         {"input_ids": IDS},
         "transformer.layer.0",
     ),
-    "roberta": (model("Roberta", "RobertaForMaskedLM", **SMALL), {"input_ids": IDS}, "roberta.encoder.layer.0"),
+    "roberta": (
+        model("Roberta", "RobertaForMaskedLM", **SMALL),
+        {"input_ids": IDS},
+        "roberta.encoder.layer.0",
+    ),
     "t5": (
         model("T5", "T5ForConditionalGeneration", **T5),
         {"input_ids": IDS, "decoder_input_ids": IDS[:, :3]},

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import neuronscope as ns
 from neuronscope.interventions import Plan, PlanError, WrongValueError
 from neuronscope.signals import names
-from tracednets import X, Blocks, blocks, left_on
+from tracednets import Blocks, X, blocks, left_on
 
 
 @pytest.fixture
@@ -95,7 +95,8 @@ def test_files_come_from_the_plan_s_folder_only(net: Blocks, tmp_path: Path) -> 
     (tmp_path / "inner" / "link.npy").symlink_to(tmp_path / "v.npy")
     with pytest.raises(PlanError, match="not in the plan's folder"):
         model.run_plan(
-            Plan.of(plan({"site": "head", "op": "add", "vector": {"file": "link.npy"}}), tmp_path / "inner"), X
+            Plan.of(plan({"site": "head", "op": "add", "vector": {"file": "link.npy"}}), tmp_path / "inner"),
+            X,
         )
     with pytest.raises(PlanError, match="cannot be read"):
         model.run_plan(
@@ -143,7 +144,10 @@ def test_a_recording_carries_the_plan(net: Blocks, tmp_path: Path) -> None:
         ({**plan({"site": "h.0", "op": "zero"}), "code": "x"}, r"not \['code'\]"),
         (plan("zero"), "step 0 is not an object"),  # type: ignore[arg-type]  # that is the point
         (plan({"op": "zero"}), "step 0 has no site"),
-        (plan({"site": "h.0", "op": "zero"}, {"site": "h.0", "op": "explode"}), "step 1: the operation 'explode'"),
+        (
+            plan({"site": "h.0", "op": "zero"}, {"site": "h.0", "op": "explode"}),
+            "step 1: the operation 'explode'",
+        ),
         (plan({"site": "h.0", "op": "scale"}), r"needs \['factor'\]"),
         (plan({"site": "h.0", "op": "zero", "factor": 1}), r"cannot have \['factor'\]"),
         (plan({"site": "h.0", "op": "scale", "factor": "2"}), "factor is a number"),
@@ -183,8 +187,11 @@ json_values = st.recursive(
 @given(
     st.lists(
         st.fixed_dictionaries(
-            {"site": st.sampled_from(["h.0", "head", "", "x"]), "op": st.sampled_from(["zero", "add", "patch", "q"])},
-            optional={name: json_values for name in ("vector", "units", "rows", "artifact", "step", "scale")},
+            {
+                "site": st.sampled_from(["h.0", "head", "", "x"]),
+                "op": st.sampled_from(["zero", "add", "patch", "q"]),
+            },
+            optional=dict.fromkeys(("vector", "units", "rows", "artifact", "step", "scale"), json_values),
         ),
         max_size=3,
     )

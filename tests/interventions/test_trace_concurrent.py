@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -97,6 +98,11 @@ def test_hundreds_of_traces_and_plain_callers_share_a_model() -> None:
     assert not left_on(net)
 
 
+def note(seen: list[int], _: object) -> None:
+    """An observer."""
+    seen.append(1)
+
+
 @pytest.mark.usefixtures("eager_switching")
 def test_threads_that_probe_and_trace_share_slots() -> None:
     """Observers come and go while traces run."""
@@ -106,7 +112,7 @@ def test_threads_that_probe_and_trace_share_slots() -> None:
     def probing() -> None:
         for _ in range(80):
             seen: list[int] = []
-            undo = [ADAPTER.observe_layer(net, path, lambda _: seen.append(1)) for path in ("h.0", "h.1", "h.2")]
+            undo = [ADAPTER.observe_layer(net, f"h.{i}", partial(note, seen)) for i in range(3)]
             net(X)
             for step in undo:
                 step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import gc
 import pickle
@@ -17,10 +18,10 @@ from torch import nn
 
 import neuronscope as ns
 from neuronscope.interventions import InterventionError
-from tracednets import X, Blocks, blocks, left_on
+from tracednets import Blocks, X, blocks, left_on
 
 
-class Ended(Exception):
+class EndedError(Exception):
     """The body's own."""
 
 
@@ -39,15 +40,15 @@ def by_stop(model: ns.Model) -> weakref.ref[Any]:
 
 
 def by_the_body(model: ns.Model) -> weakref.ref[Any]:
-    with pytest.raises(Ended), model.trace(X) as t:
+    with pytest.raises(EndedError), model.trace(X) as t:
         ref = weakref.ref(t.h[1].output[0])
-        raise Ended
+        raise EndedError
     return ref
 
 
 def by_the_model(model: ns.Model) -> weakref.ref[Any]:
     handle = model.model.head.register_forward_pre_hook(_fail)
-    with pytest.raises(Ended), model.trace(X) as t:
+    with pytest.raises(EndedError), model.trace(X) as t:
         ref = weakref.ref(t.h[1].output[0])
         _ = t.head.output
     handle.remove()
@@ -55,7 +56,7 @@ def by_the_model(model: ns.Model) -> weakref.ref[Any]:
 
 
 def _fail(*_: object) -> None:
-    raise Ended
+    raise EndedError
 
 
 def by_a_wrong_site(model: ns.Model) -> weakref.ref[Any]:
@@ -98,7 +99,7 @@ def by_a_cancelled_task(model: ns.Model) -> weakref.ref[Any]:
 
 
 def by_a_backward_that_fails(model: ns.Model) -> weakref.ref[Any]:
-    with pytest.raises(Ended), model.trace(X) as t:
+    with pytest.raises(EndedError), model.trace(X) as t:
         value = t.h[1].output[0]
         ref = weakref.ref(value)
         with t.backward(t.result.sum()) as b:
@@ -182,10 +183,8 @@ def test_a_model_that_swallows_the_stop_is_stopped_at_its_next_site() -> None:
             self.a, self.b = nn.Identity(), nn.Identity()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            try:
+            with contextlib.suppress(BaseException):  # as some forwards do
                 x = self.a(x)
-            except BaseException:  # noqa: BLE001, S110  as some forwards do
-                pass
             x = self.b(x)
             ran.append("all")
             return x
@@ -214,7 +213,7 @@ def test_the_body_s_error_is_not_hidden_by_the_model_s_clean_up() -> None:
     net = Messy()
     with pytest.raises(ValueError, match="cleaning up") as caught, ns.Model.wrap(net).trace(X) as t:
         _ = t.part.output
-        raise Ended
+        raise EndedError
     assert isinstance(caught.value.__context__, BaseException)
     assert not left_on(net)
 

@@ -22,7 +22,7 @@ from neuronscope.interventions import (
     WrongThreadError,
     WrongValueError,
 )
-from tracednets import X, Blocks, blocks, left_on
+from tracednets import Blocks, X, blocks, left_on
 
 
 @pytest.fixture
@@ -94,7 +94,10 @@ def test_a_site_that_never_runs_says_why() -> None:
             return self.direct.forward(x)
 
     model = ns.Model.wrap(Odd())
-    with pytest.raises(SiteNotReachedError, match=r"calls its \.forward|seems to call its"), model.trace(X) as t:
+    with (
+        pytest.raises(SiteNotReachedError, match=r"calls its \.forward|seems to call its"),
+        model.trace(X) as t,
+    ):
         _ = t.direct.output
     with pytest.raises(SiteNotReachedError, match="did not call it in this run"), model.trace(X) as t:
         _ = t.never.output
@@ -304,7 +307,9 @@ def test_greenlet_missing_is_told(monkeypatch: pytest.MonkeyPatch, net: Blocks) 
     import importlib.util
 
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "greenlet" else real(name, *a))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "greenlet" else real(name, *a)
+    )
     with pytest.raises(ns.MissingDependencyError, match=r"neuronscope\[interventions\]"):
         ns.Model.wrap(net).trace(X)
 

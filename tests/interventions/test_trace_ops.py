@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 import neuronscope as ns
@@ -23,7 +23,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Softmax of scaled products."""
         scores = self.q(x) @ self.k(x).transpose(-1, -2) / 8**0.5
-        return F.softmax(scores, dim=-1) @ self.v(x)
+        return functional.softmax(scores, dim=-1) @ self.v(x)  # type: ignore[no-any-return]
 
 
 class Two(nn.Module):
@@ -98,8 +98,8 @@ def test_the_body_is_never_seen(net: Two) -> None:
     with ns.Model.wrap(net).trace(X) as t:
         _ = t.a.ops["linear"][0].output
         for _ in range(5):
-            F.softmax(X, dim=-1)
-            F.linear(X, torch.ones(8, 8))
+            functional.softmax(X, dim=-1)
+            functional.linear(X, torch.ones(8, 8))
         assert torch.equal(t.a.ops["linear"][1].output, net.a.k(X))
 
 
@@ -118,7 +118,7 @@ def test_modes_of_the_model_s_own_work_on(net: Two) -> None:
 
     with ns.Model.wrap(net).trace(X, method=call) as t:
         _ = t.a.ops["softmax"][0].output
-        F.relu(X)
+        functional.relu(X)
     assert "relu" not in seen
     assert seen.count("softmax") == 2
 
@@ -149,7 +149,8 @@ def test_show_lists_what_a_module_calls_with_shapes(net: Two) -> None:
     """A line each, in order; nothing is left, nothing else ran."""
     listing = ns.Model.wrap(net).show("a", X)
     assert [f"{call.name}[{call.number}]" for call in listing] == [
-        "linear[0]", "linear[1]", "transpose[0]", "matmul[0]", "div[0]", "softmax[0]", "linear[2]", "matmul[1]",
+        "linear[0]", "linear[1]", "transpose[0]", "matmul[0]", "div[0]", "softmax[0]", "linear[2]",
+        "matmul[1]",
     ]  # fmt: skip
     assert "softmax[0]: float32[2, 2] -> float32[2, 2]" in repr(listing)
     assert not left_on(net)

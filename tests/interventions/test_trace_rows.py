@@ -86,7 +86,10 @@ def test_writes_reach_their_rows_only() -> None:
         t.rows(1)["mix"].output[:, 0] = 7
     assert (t.result[1, 2] == 7).all()
     assert torch.equal(t.result[0], plain[0])
-    with pytest.raises(WrongValueError, match=r"\(1, 3, 8\)"), model.trace(input_ids=ids, attention_mask=mask) as t:
+    with (
+        pytest.raises(WrongValueError, match=r"\(1, 3, 8\)"),
+        model.trace(input_ids=ids, attention_mask=mask) as t,
+    ):
         t.rows(1)["mix"].output = torch.ones(1, 5, 8)
 
 

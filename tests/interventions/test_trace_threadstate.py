@@ -91,7 +91,7 @@ class Watcher(nn.Module):
 def test_a_mode_of_the_body_is_the_body_s(mode: str, outside: str) -> None:
     """Opened and closed between sites, across sites, and left over the end: the model never sees it."""
     model = Watcher()
-    with MODES.get(outside, lambda: torch.enable_grad())():
+    with MODES.get(outside, torch.enable_grad)():
         plain = capture()
         with ns.Model.wrap(model).trace(X) as t:
             with MODES[mode]():
@@ -135,7 +135,8 @@ def kind(state: ThreadState) -> tuple[Any, ...]:
     """The state without the identity of its modes."""
     return (
         state.grad, state.inference, state.autocast, [type(mode).__name__ for mode in state.functions],
-        [type(mode).__name__ for mode in state.dispatch], len(state.hooks), state.hooks_off, state.functions_state,
+        [type(mode).__name__ for mode in state.dispatch], len(state.hooks), state.hooks_off,
+        state.functions_state,
     )  # fmt: skip
 
 

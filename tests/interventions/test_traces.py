@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import neuronscope as ns
-from tracednets import X, Blocks, blocks, left_on
+from tracednets import Blocks, X, blocks, left_on
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_paths_patterns_numbers_and_the_tree_name_the_same_sites(net: Blocks) ->
         assert [site.path for site in t.h[1:]] == ["h.1", "h.2"]
         assert [site.path for site in t.h] == ["h.0", "h.1", "h.2"]
         assert len(t.h) == 3
-        assert t.root.path == ""  # noqa: PLC1901  a path, not a truth value
+        assert t.root.path == ""
 
 
 def test_assigned_outputs_reach_the_rest_of_the_model(net: Blocks) -> None:

@@ -1,4 +1,5 @@
-"""Small models for interventions: blocks that return tuples, as transformers' do, and what is left on them."""
+"""Small models for interventions: blocks that return tuples, as transformers' do, and what is left on
+them."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def blocks(depth: int = 3, seed: int = 0) -> Blocks:
 def left_on(model: nn.Module) -> list[str]:
     """What interventions have left in the modules' instance dictionaries."""
     ours = (CALL, COMPILED_CALL, "compile", "__getstate__", "_replicate_for_data_parallel", "forward")
-    return [f"{path}:{name}" for path, module in model.named_modules() for name in ours if name in vars(module)]
+    return [
+        f"{path}:{name}" for path, module in model.named_modules() for name in ours if name in vars(module)
+    ]
 
 
 def tensors_alive(*shape: int) -> int:

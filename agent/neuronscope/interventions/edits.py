@@ -1,7 +1,7 @@
 """Edits that last: changes of a model that stay in force in production, until they are switched off.
 
-Each has a name and a version, and marks the spans of the calls that it took part in.  A fault of an edit leaves
-the output as it was; it is counted by the guard, never raised into the service.
+Each has a name and a version, and marks the spans of the calls that it took part in.  A fault of an edit
+leaves the output as it was; it is counted by the guard, never raised into the service.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Edit:
         runs: how many outputs it has changed.
     """
 
-    __slots__ = ("_change", "_undo", "__weakref__", "enabled", "label", "name", "runs", "sites", "version")
+    __slots__ = ("__weakref__", "_change", "_undo", "enabled", "label", "name", "runs", "sites", "version")
 
     def __init__(self, name: str, version: str, sites: Sequence[str], change: Change) -> None:
         self.name = name
@@ -151,7 +151,7 @@ class Edit:
 
     @property
     def in_force(self) -> bool:
-        """Is it in the model?  (It may be switched off nevertheless.)"""
+        """Is it in the model?  It may be switched off nevertheless."""
         return bool(self._undo)
 
     def describe(self) -> str:
@@ -216,8 +216,8 @@ class Edits:
 
         Args:
             sites: paths or patterns of modules whose outputs are changed: their first tensor.
-            change: `Steer`, `Clamp`, `Ablate`, `Scale`, `NanGuard`, or a function of the hidden states.  What it
-                returns must have their shape, dtype and device.
+            change: `Steer`, `Clamp`, `Ablate`, `Scale`, `NanGuard`, or a function of the hidden states.  What
+                it returns must have their shape, dtype and device.
 
         Raises:
             LayerNotFoundError: a path or pattern names no module; nothing is changed then.

@@ -8,8 +8,8 @@
     ├── WrongValueError (TypeError)    an assignment that would change the structure, shape, dtype or device
     ├── TraceClosedError               a site or a result of a trace that has ended or was stopped
     ├── WrongThreadError               a trace used from another thread than the model runs in
-    ├── CannotSuspendError             the model is inside autograd or torch.func, where it must not be stopped
-    ├── CheckpointedError              an edit that a checkpoint's second forward would not repeat
+    ├── CannotSuspendError             the model is inside autograd or torch.func, where it must not be
+    stopped ├── CheckpointedError              an edit that a checkpoint's second forward would not repeat
     ├── GradientError                  a gradient that cannot be had, or was asked for too early
     └── PlanError (ValueError)         a plan that says something no plan can mean
 
@@ -31,7 +31,8 @@ class SiteNotReachedError(InterventionError):
 
     Attributes:
         site: path of the site.
-        ran: sites of the same trace that did run, with the number of their runs, in the order first asked for.
+        ran: sites of the same trace that did run, with the number of their runs, in the order first asked
+        for.
     """
 
     def __init__(self, message: str, site: str, ran: tuple[tuple[str, int], ...] = ()) -> None:

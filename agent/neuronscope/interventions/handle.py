@@ -135,7 +135,8 @@ class Intervening:
     def attach(self, name: str, module: Any, at: str) -> Callable[[], None]:
         """Pass the hidden states that a layer gives through a module of one's own, in every call.
 
-        A sparse autoencoder, a probe, an adapter.  It and what it consists of are sites: ``t.sae.encoder.output``.
+        A sparse autoencoder, a probe, an adapter.  It and what it consists of are sites:
+        ``t.sae.encoder.output``.
 
         Returns:
             What detaches it.

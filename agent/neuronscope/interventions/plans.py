@@ -1,7 +1,8 @@
 """Plans: interventions as data.
 
-A plan is JSON: which sites are read, and what is done to which.  It holds no code and opens no files but those
-in a folder that whoever runs it allows, so it can be kept beside a recording, compared, and taken from others::
+A plan is JSON: which sites are read, and what is done to which.  It holds no code and opens no files but
+those in a folder that whoever runs it allows, so it can be kept beside a recording, compared, and taken
+from others::
 
     {
       "neuronscope_plan": 1,
@@ -22,11 +23,12 @@ in a folder that whoever runs it allows, so it can be kept beside a recording, c
 ``mean``       set to ``vector``, the mean of a data set: mean ablation
 ``clamp``      keep between ``low`` and ``high``
 ``replace``    set to ``value``, of the whole shape: a list, or ``{"file": ...}``
-``patch``      set to what the recording ``artifact`` holds for ``layer`` (default: the site), ``step`` (default 0)
+``patch``      set to what the recording ``artifact`` holds for ``layer`` (default: the site), ``step``
+(default 0)
 =============  ==========================================================================================
 
-Any but ``read`` may be narrowed: ``units`` of the last dimension, ``positions`` of the second, ``rows`` of the
-first.  Steps at one site apply in their order; a pattern as site means each module it names.
+Any but ``read`` may be narrowed: ``units`` of the last dimension, ``positions`` of the second, ``rows`` of
+the first.  Steps at one site apply in their order; a pattern as site means each module it names.
 """
 
 from __future__ import annotations
@@ -141,7 +143,9 @@ class Plan:
         unknown = told.keys() - {"neuronscope_plan", "name", "steps"}
         steps = told.get("steps")
         if unknown or not isinstance(steps, Sequence) or isinstance(steps, str) or not steps:
-            raise PlanError(f"a plan has a name and a list of steps{f', not {sorted(unknown)}' if unknown else ''}")
+            raise PlanError(
+                f"a plan has a name and a list of steps{f', not {sorted(unknown)}' if unknown else ''}"
+            )
         checked = tuple(Step.of(number, step) for number, step in enumerate(cast(Sequence[object], steps)))
         return cls(checked, str(told.get("name", "")), Path(files) if files is not None else None)
 
@@ -202,7 +206,9 @@ class _told:  # noqa: N801  reads as a statement
         from opentelemetry import context as otel_context
 
         facts = {names.PLAN: self._plan.to_json()}
-        opened = ENGINE.open_span(f"plan {self._plan.name}".strip(), trace.SpanKind.INTERNAL, LIBRARY, facts, nested=True)
+        opened = ENGINE.open_span(
+            f"plan {self._plan.name}".strip(), trace.SpanKind.INTERNAL, LIBRARY, facts, nested=True
+        )
         if opened is not None:
             self._span, context = opened
             self._token = otel_context.attach(context)
@@ -263,7 +269,9 @@ def _operation(step: Step, plan: Plan, path: str) -> Callable[[Any], Any]:
     def replaced(hidden: Any) -> Any:
         new = like(hidden, value)
         if tuple(new.shape) != tuple(hidden.shape):
-            raise PlanError(f"{step.op} at {path!r}: a value of shape {tuple(new.shape)} for {tuple(hidden.shape)}")
+            raise PlanError(
+                f"{step.op} at {path!r}: a value of shape {tuple(new.shape)} for {tuple(hidden.shape)}"
+            )
         return new
 
     return replaced
@@ -315,7 +323,9 @@ def _inside(name: object, plan: Plan) -> Path:
     if not isinstance(name, str) or not name:
         raise PlanError('a file is given by its name: {"file": "vector.npy"}')
     if plan.files is None:
-        raise PlanError(f"this plan may not read files ({name!r}): say where they are, Plan.of(plan, files=folder)")
+        raise PlanError(
+            f"this plan may not read files ({name!r}): say where they are, Plan.of(plan, files=folder)"
+        )
     folder = plan.files.resolve()
     path = (folder / name).resolve()
     if not path.is_relative_to(folder):
@@ -327,15 +337,21 @@ def _inside(name: object, plan: Plan) -> Path:
 
 def _check_details(where: str, details: Mapping[str, Any]) -> None:
     for name in ("factor", "scale", "low", "high"):
-        if name in details and (isinstance(details[name], bool) or not isinstance(details[name], int | float)):
+        if name in details and (
+            isinstance(details[name], bool) or not isinstance(details[name], int | float)
+        ):
             raise PlanError(f"{where}: {name} is a number, not {details[name]!r}")
     for name in _NARROWING & details.keys():
         numbers = details[name]
-        if not isinstance(numbers, list) or any(type(number) is not int for number in cast("list[Any]", numbers)):
+        if not isinstance(numbers, list) or any(
+            type(number) is not int for number in cast("list[Any]", numbers)
+        ):
             raise PlanError(f"{where}: {name} is a list of whole numbers")
     for name in ("vector", "value"):
         if name in details and not isinstance(details[name], Mapping) and not _is_numbers(details[name]):
-            raise PlanError(f'{where}: {name} is a list of numbers (at most {LARGEST_LIST:,}), or {{"file": …}}')
+            raise PlanError(
+                f'{where}: {name} is a list of numbers (at most {LARGEST_LIST:,}), or {{"file": …}}'
+            )
     for name in ("artifact", "layer"):
         if name in details and not isinstance(details[name], str):
             raise PlanError(f"{where}: {name} is a text")

@@ -95,7 +95,11 @@ class Visitor(Protocol):
 
     slot: Slot
     module: nn.Module
-    greenlet: Any
+
+    @property
+    def greenlet(self) -> Any:
+        """Whose calls it makes."""
+        ...
 
     def enter(self, slot: Slot) -> Callable[..., Any]:
         """Take the slot; gives what may be in its place: `visit`, always the same object."""
@@ -126,8 +130,8 @@ class Slot:
 
     Attributes:
         observers: who is told of outputs.
-        visitor: the only intervention under way, while nobody else is here; `ready`: whose `visit` the entry is.
-        visitors: else: interventions under way, by the greenlet that their model runs in.
+        visitor: the only intervention under way, while nobody else is here; `ready`: whose `visit` the entry
+        is. visitors: else: interventions under way, by the greenlet that their model runs in.
         entries: what the module's instance dictionary gets, made by `prepare`.
         entry: of these, what stands for the call: the slot itself or, while there is but one visitor and
             nobody else, that one's `visit`, which is faster.
@@ -425,7 +429,7 @@ def _present(slot: Slot, module: nn.Module) -> Slot:
 
 
 def let_visit(current: Callable[[], Any], entry: CodeType) -> None:
-    """Before `visit`: how slots tell greenlets apart; Dynamo is kept from slots, and from visitors' entries."""
+    """Before `visit`: how slots tell greenlets apart; Dynamo leaves slots and visitors' entries alone."""
     global _greenlet, _dynamo_is_here  # noqa: PLW0603  greenlet is imported by those only who intervene
     _greenlet = current
     _dynamo_is_here = "torch._dynamo" in sys.modules

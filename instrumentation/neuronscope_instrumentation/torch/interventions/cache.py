@@ -38,7 +38,13 @@ class Cache(Mapping[str, list[Entry]]):
     __slots__ = ("_entries", "_take", "_versions")
 
     def __init__(
-        self, sites: Callable[[str], list[Site]], patterns: Sequence[str], *, inputs: bool, clone: bool, device: Any
+        self,
+        sites: Callable[[str], list[Site]],
+        patterns: Sequence[str],
+        *,
+        inputs: bool,
+        clone: bool,
+        device: Any,
     ) -> None:
         self._entries: dict[str, list[Entry]] = {}
         self._versions: dict[int, int] | None = None if clone or device is not None else {}
@@ -80,7 +86,8 @@ class Cache(Mapping[str, list[Entry]]):
         for leaf in tensor_leaves((entry.output, entry.args, entry.kwargs)):
             if versions.get(id(leaf), leaf_version(leaf)) != leaf_version(leaf):
                 raise WrongValueError(
-                    f"{path!r}: the model changed this value in place after it was kept. Use t.cache(…, clone=True)"
+                    f"{path!r}: the model changed this value in place after it was kept. "
+                    "Use t.cache(…, clone=True)"
                 )
 
 
@@ -95,7 +102,13 @@ class _Take:
     __slots__ = ("_clone", "_device", "_entries", "_inputs", "_versions")
 
     def __init__(
-        self, entries: dict[str, list[Entry]], versions: dict[int, int] | None, *, inputs: bool, clone: bool, device: Any
+        self,
+        entries: dict[str, list[Entry]],
+        versions: dict[int, int] | None,
+        *,
+        inputs: bool,
+        clone: bool,
+        device: Any,
     ) -> None:
         self._entries = entries
         self._versions = versions
@@ -105,10 +118,7 @@ class _Take:
 
     def output(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         keep = self._keep
-        if self._inputs:
-            entry = Entry(keep(output), keep(args), keep(kwargs))
-        else:
-            entry = Entry(keep(output))
+        entry = Entry(keep(output), keep(args), keep(kwargs)) if self._inputs else Entry(keep(output))
         self._entries[site.path].append(entry)
         return output
 

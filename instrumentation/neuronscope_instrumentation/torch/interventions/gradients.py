@@ -73,12 +73,15 @@ class Backward:
         g.value
 
     Leaves collect their ``.grad`` as by ``loss.backward()``.  Several losses: one block each, with
-    ``retain_graph=True`` on all but the last.  An exception in the block, or in the pass, leaves no hook behind.
+    ``retain_graph=True`` on all but the last.  An exception in the block, or in the pass, leaves no hook
+    behind.
     """
 
     __slots__ = ("_gradient", "_gradients", "_handles", "_loss", "_retain")
 
-    def __init__(self, loss: torch.Tensor, gradient: torch.Tensor | None = None, *, retain_graph: bool = False) -> None:
+    def __init__(
+        self, loss: torch.Tensor, gradient: torch.Tensor | None = None, *, retain_graph: bool = False
+    ) -> None:
         if not loss.requires_grad:
             raise GradientError(
                 "this loss does not depend on anything that requires a gradient. Was the trace entered under "
@@ -109,7 +112,8 @@ class Backward:
         if new is not None:
             gradient.replace(new)
         self._gradients.append(gradient)
-        self._handles.append(value.register_hook(gradient.hook))
+        register: Callable[..., Any] = value.register_hook
+        self._handles.append(register(gradient.hook))
         return gradient
 
     def __exit__(
@@ -118,7 +122,7 @@ class Backward:
         loss, self._loss = self._loss, None
         try:
             if kind is None and loss is not None:
-                loss.backward(self._gradient, retain_graph=self._retain)
+                loss.backward(self._gradient, retain_graph=self._retain)  # type: ignore[no-untyped-call]
         finally:
             for handle in self._handles:
                 handle.remove()

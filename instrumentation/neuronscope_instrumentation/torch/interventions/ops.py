@@ -16,16 +16,18 @@ from neuronscope_instrumentation.torch.interventions.unreached import user_line
 from neuronscope_instrumentation.torch.outputs import tensor_leaves
 
 # Asking about a tensor is no operation: attributes, and what Python calls to print or test it.
-_NO_OPS: Final = frozenset({"__get__", "__set__", "__delete__", "__repr__", "__format__", "__hash__", "__len__"})
+_NO_OPS: Final = frozenset(
+    {"__get__", "__set__", "__delete__", "__repr__", "__format__", "__hash__", "__len__"}
+)
 
 
 class Ops(Mapping[str, "OpCalls"]):
     """The torch functions of one module: ``site.ops["softmax"][0].output``.
 
-    Counted are calls of torch functions and tensor methods between the module's beginning and end, those of its
-    submodules included, anew in each of its calls; operators have their function's name (``a @ b`` is
-    ``matmul``).  Ask for them before the module runs.  What a custom autograd Function, a compiled or a scripted
-    part does inside is one call, or none.
+    Counted are calls of torch functions and tensor methods between the module's beginning and end, those of
+    its submodules included, anew in each of its calls; operators have their function's name (``a @ b`` is
+    ``matmul``).  Ask for them before the module runs.  What a custom autograd Function, a compiled or a
+    scripted part does inside is one call, or none.
     """
 
     __slots__ = ("_counts", "_site", "_wanted", "record")
@@ -99,7 +101,9 @@ class OpCalls(Sequence["Op"]):
         return self._ops.op(self._name, number)
 
     def __len__(self) -> int:
-        raise TypeError("how often a function will be called is not known before; see ns_model.show(path, ...)")
+        raise TypeError(
+            "how often a function will be called is not known before; see ns_model.show(path, ...)"
+        )
 
 
 class Op(Site):
@@ -184,7 +188,7 @@ def op_name(function: Callable[..., Any]) -> str | None:
     name = getattr(function, "__name__", None)
     if name is None or name in _NO_OPS:
         return None
-    return name.strip("_") or name
+    return str(name).strip("_") or str(name)
 
 
 def shapes(value: object) -> str:

@@ -40,7 +40,7 @@ class Rows:
 
     @property
     def positions(self) -> slice:
-        """Where the prompt's tokens are in the batch; all of them if there is no mask, or for several rows."""
+        """Where the prompt's tokens are; all positions if there is no mask."""
         if self._mask is None or self._mask.dim() != 2:
             return slice(None)
         rows = self._mask[self._index].bool()

@@ -3,8 +3,8 @@
 The body is ordinary code.  When it asks for a site, `Run.advance` lets the model run; the model's slot comes
 back to the body as soon as the model is there.  So values are real at once and one side runs at a time.
 
-Hot: a visited site costs one turn each way.  The checks that keep the two sides' thread state apart are written
-out at both turns, since a call would cost as much as they do.
+Hot: a visited site costs one turn each way.  The checks that keep the two sides' thread state apart are
+written out at both turns, since a call would cost as much as they do.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from neuronscope.interventions.errors import (
     WrongThreadError,
 )
 from neuronscope_instrumentation.torch import slots
+from neuronscope_instrumentation.torch.internals import set_dynamo
 from neuronscope_instrumentation.torch.interventions import threadstate
 from neuronscope_instrumentation.torch.interventions.threadstate import (
     autocasting,
@@ -43,7 +44,6 @@ from neuronscope_instrumentation.torch.interventions.threadstate import (
     nest_autocast,
     saved_hooks,
 )
-from neuronscope_instrumentation.torch.internals import set_dynamo
 from neuronscope_instrumentation.torch.outputs import tensor_leaves
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ _CHECKPOINT: Final = "torch/utils/checkpoint.py"
 class _Open:
     """The runs of one thread that have not ended; ends them when it is dropped, with its thread.
 
-    A thread that ends takes its greenlets' stacks with it, and what they hold would never be freed.  Thread-local
-    values are dropped by the ending thread itself: the last moment in which its models can be ended.
+    A thread that ends takes its greenlets' stacks with it, and what they hold would never be freed.
+    Thread-local values are dropped by the ending thread itself: the last moment in which its models can be
+    ended.
     """
 
     __slots__ = ("runs",)
@@ -92,15 +93,16 @@ class Run:
         sites: by path; those of earlier runs included, which are used again.
         unsettled: something was asked for and not reached, or may be: sites may want something still.
         present: those asked for in this run, in this order.
-        boundary: the site whose calls are steps of a loop under way; `step_overrun`: a site of a step was asked
-            for that had passed, so that the model waits before the next step already.
+        boundary: the site whose calls are steps of a loop under way; `step_overrun`: a site of a step was
+            asked for that had passed, so that the model waits before the next step already.
         finished: the model has returned, raised or been stopped.
     """
 
     __slots__ = (
-        "__weakref__", "_args", "_autocast", "_call", "_inference_side", "_kwargs", "_thread",
-        "_versions", "_waiting", "at_in", "at_out", "body", "boundary", "closed", "dynamo", "finished", "grad", "greenlet", "has_result", "in_grad_mode",
-        "inference", "inputs", "present", "result", "resume", "sites", "skipped", "step_overrun", "stopped", "to_body", "unsettled", "value",
+        "__weakref__", "_args", "_autocast", "_call", "_inference_side", "_kwargs", "_thread", "_versions",
+        "_waiting", "at_in", "at_out", "body", "boundary", "closed", "dynamo", "finished", "grad", "greenlet",
+        "has_result", "in_grad_mode", "inference", "inputs", "present", "result", "resume", "sites",
+        "skipped", "step_overrun", "stopped", "to_body", "unsettled", "value",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -220,8 +222,9 @@ class Run:
             )
         if in_engine() != -1:
             raise CannotSuspendError(
-                "the model cannot be stopped while autograd runs a backward pass (a hook, a custom Function's "
-                "backward, a checkpoint's second forward). Gradients: with t.backward(loss) as b: b.grad(value)"
+                "the model cannot be stopped while autograd runs a backward pass (a hook, a custom "
+                "Function's backward, a checkpoint's second forward). For gradients: "
+                "with t.backward(loss) as b: b.grad(value)"
             )
 
     def change_body(self) -> None:
@@ -316,9 +319,8 @@ class Run:
                 kept = False
         if not kept:
             self.sites = {path: site for path, site in self.sites.items() if site.run is self}
-        self.result = self.greenlet = None
-        self.body = self.resume = self.to_body = self._autocast = None
-        self._waiting = None
+        self.result = self.greenlet = self.body = self._waiting = None
+        self.resume = self.to_body = _gone
 
     def retire(self) -> None:
         """After `close`: let go of all sites, so that nothing waits for the garbage collector."""
@@ -378,8 +380,8 @@ class Run:
 def _checkpointed(path: str) -> InterventionError:
     return CheckpointedError(
         f"{path!r} runs inside torch.utils.checkpoint: the backward pass would compute it again without this "
-        "edit and give wrong gradients. Switch checkpointing off (model.gradient_checkpointing_disable()) or, "
-        "if no gradients are needed, trace under torch.no_grad()"
+        "edit and give wrong gradients. Switch checkpointing off (model.gradient_checkpointing_disable()), "
+        "or, if no gradients are needed, trace under torch.no_grad()"
     )
 
 
@@ -391,27 +393,23 @@ def _gone() -> Any:
     raise TraceClosedError("this trace was abandoned")
 
 
-class _Sample:
-    """Referred to exactly as a site is that nobody else holds."""
-
-    __slots__ = ("ready", "visit")
-
-
 def unheld(sites: Sequence[object]) -> list[bool]:
     """Which sites are held by nobody but their run and their slot."""
     return [getrefcount(site) <= _UNHELD for site in sites]
 
 
 def _count() -> int:
+    """How many references there are to a site that nobody else holds: in this version of Python."""
+
     class Thing:
         def visit(self) -> None: ...
 
     thing = Thing()
-    by_path, present, entries, slot = {"": thing}, [thing], {"": thing.visit}, _Sample()
-    slot.ready, slot.visit = thing, entries[""]
+    # The run's dictionary and list; the entry of its slot, and whose that is.
+    others = {"": thing}, (present := [thing]), {"": thing.visit}, [thing]
     del thing
     counts = [getrefcount(site) for site in present]
-    assert by_path
+    assert others
     return counts[0]
 
 

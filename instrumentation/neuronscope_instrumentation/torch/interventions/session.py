@@ -82,9 +82,10 @@ class TorchInterventions:
         return self._tree.match(pattern)
 
     def edit(self, path: str, edit: Callable[[Any], Any]) -> Callable[[], None]:
-        """Give the first tensor of every output of a module through a function, in every call; returns the undo.
+        """Give the first tensor of a module's outputs through a function, in every call; returns the undo.
 
-        A fault, or a value of another shape, dtype or device, leaves the output as it is and goes to the guard.
+        A fault, or a value of another shape, dtype or device, leaves the output as it is and goes to the
+        guard.
         """
         module = self._tree.find(self._tree.match(path)[0])
         assert module is not None

@@ -78,12 +78,14 @@ class Site:
     """
 
     __slots__ = (
-        "call", "here", "keep_in", "module", "observers", "ops_seen", "path", "place", "run", "slot", "tree", "visits", "want_in", "want_out",
+        "call", "here", "keep_in", "module", "observers", "ops_seen", "path", "place", "run",
+        "slot", "tree", "visits", "want_in", "want_out",
     )  # fmt: skip
 
     def __init__(self, tree: Tree, run: Run, path: str, module: nn.Module) -> None:
         self.tree = tree
-        self.run = run
+        self.run: Any = run  # `Run`, or what stands for it after the end
+        self.place: Any = None
         self.here = False
         self.path = path
         self.module = module
@@ -144,16 +146,18 @@ class Site:
         run = self.run
         if run.at_in is not self:
             if run.at_out is self:
-                return run.inputs
+                return run.inputs  # type: ignore[no-any-return]
             self.want_in = True
             run.advance()
             if run.at_in is not self:
                 raise self._not_reached()
-        return run.value
+        return run.value  # type: ignore[no-any-return]
 
     @inputs.setter
     def inputs(self, value: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
-        self._refuse_unless(values.inputs_mismatch(self._before_call("inputs"), value, f"{self.path}: inputs"))
+        self._refuse_unless(
+            values.inputs_mismatch(self._before_call("inputs"), value, f"{self.path}: inputs")
+        )
         self._replace(value)
 
     @property
@@ -339,7 +343,7 @@ class Site:
         if run.at_in is not self:
             if run.at_out is self:
                 raise OutOfOrderError(
-                    f"{self.path!r}: {what} was asked for after the call, whose output has been read already. "
+                    f"{self.path!r}: {what} was asked for after the call, whose output was read before. "
                     f"Use {what} before output",
                     self.path,
                 )
@@ -367,11 +371,12 @@ class Site:
         self.run.unsettled = True
         if self.run.boundary is not None and self.run.at_in is self.run.boundary:
             self.run.step_overrun = True
-        if self.run.stopped or self.run.finished and not self.run.has_result:
+        if self.run.stopped or (self.run.finished and not self.run.has_result):
             return TraceClosedError(f"{self.path!r} was asked for after the model had been stopped")
         return not_reached(self)
 
     def observe(self, observer: SiteObserver) -> None:
+        """Let an observer see the module's outputs in this run."""
         self.observers += (observer,)
 
 
@@ -390,4 +395,3 @@ class _Edit:
 
     def output(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         return self._function(output)
-

@@ -15,8 +15,8 @@ class Steps:
     """Goes from one call of a module to its next, until the model has finished.
 
     At the beginning of each step the model waits right before the call.  Sites asked for within the step are
-    those of this call: one that has passed already raises `OutOfOrderError`, and never means the next step.  The
-    loop ends when the model does, and what follows it runs.  ``t.steps[2:5]`` lets the others pass.
+    those of this call: one that has passed already raises `OutOfOrderError`, and never means the next step.
+    The loop ends when the model does, and what follows it runs.  ``t.steps[2:5]`` lets the others pass.
     """
 
     __slots__ = ("_first", "_site", "_stop")

@@ -34,14 +34,21 @@ def encode(tokenizer: Any, model: nn.Module, text: Any, *, generates: bool) -> d
         options["padding_side"] = "left"
     if _is_chat(text):
         made = tokenizer.apply_chat_template(
-            text, tokenize=True, return_dict=True, add_generation_prompt=True, padding=True, return_tensors="pt"
+            text,
+            tokenize=True,
+            return_dict=True,
+            add_generation_prompt=True,
+            padding=True,
+            return_tensors="pt",
         )
     else:
         made = tokenizer([text] if isinstance(text, str) else text, **options)
     device = next((parameter.device for parameter in model.parameters()), None)
     taken = _parameters(model)
     arguments = {
-        name: value.to(device) for name, value in made.items() if taken is None or name in taken or name == "input_ids"
+        name: value.to(device)
+        for name, value in made.items()
+        if taken is None or name in taken or name == "input_ids"
     }
     mask = arguments.get("attention_mask")
     if (

@@ -1,8 +1,8 @@
 """PyTorch's state of a thread, kept apart for two sides that take turns in it.
 
-Body and model of a trace run in one thread, but each as if it had the thread to itself: a ``no_grad`` that the
-body opens around a read is the body's, one that the model's forward opens is the model's.  Kept apart are grad
-mode, inference mode, autocast, the stacks of function modes (the default device among them)
+Body and model of a trace run in one thread, but each as if it had the thread to itself: a ``no_grad`` that
+the body opens around a read is the body's, one that the model's forward opens is the model's.  Kept apart are
+grad mode, inference mode, autocast, the stacks of function modes (the default device among them)
 and dispatch modes, the switch that turns ``__torch_function__`` off, and saved-tensor hooks.
 
 Two switches are kept apart only where something else differs, since asking for them each time would cost more
@@ -49,6 +49,7 @@ in_transform: Final[Callable[[], object]] = getattr(
 )
 in_engine: Final[Callable[[], int]] = _C._current_graph_task_id
 """Number of the backward pass that runs in this thread; -1: none."""
+
 
 @cache
 def _devices() -> tuple[str, ...]:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Trace:
     """One call of a model, to be read and changed from the body of a ``with`` statement.
 
-    The body is ordinary code that runs where it stands; the model runs up to each site that the body asks for,
-    and on to its end when the body ends.  A trace belongs to the thread that entered it; other threads may call
-    and trace the same model meanwhile.
+    The body is ordinary code that runs where it stands; the model runs up to each site that the body asks
+    for, and on to its end when the body ends.  A trace belongs to the thread that entered it; other threads may
+    call and trace the same model meanwhile.
 
     Dropping a trace without leaving its block, or leaving by any exception, ends the model and leaves nothing
     behind on it.
@@ -40,7 +40,11 @@ class Trace:
         kwargs: Mapping[str, Any],
     ) -> None:
         self._tree = tree
-        self._call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]] | None = (call, args, kwargs)
+        self._call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]] | None = (
+            call,
+            args,
+            kwargs,
+        )
         self._run: Run | None = None
         self._outcome: tuple[bool, Any, bool] | None = None
         self._mask: Any = kwargs.get("attention_mask")
@@ -101,11 +105,11 @@ class Trace:
     # --- sites -------------------------------------------------------------------------------------
 
     def __getitem__(self, path: str | int) -> Any:
-        site = self._sites.get(path)  # type: ignore[arg-type]  # a number finds nothing
+        site = self._sites.get(path)
         if site is not None and site.here:
             return site
-        if path.__class__ is str and "*" not in path:  # type: ignore[operator]  # of a subclass of str, see below
-            return self._tree.new_site(self._run or self._started(), path)  # type: ignore[arg-type]
+        if path.__class__ is str and "*" not in path:
+            return self._tree.new_site(self._run or self._started(), path)
         if isinstance(path, str):
             return self.sites(path) if "*" in path else self._tree.site(self._started(), path)
         return self._tree.child(self.root, path)

@@ -15,7 +15,6 @@ from neuronscope_instrumentation.torch.interventions.run import Run
 from neuronscope_instrumentation.torch.interventions.sites import Site
 from neuronscope_instrumentation.torch.slots import Slot, visit
 
-
 SPARE_RUNS: Final = 4  # kept for the next traces of a handle; each knows the sites that it had
 # Where a module is found (dictionary and key), the module, and a slot for it.
 _Place = tuple[Mapping[str, Any], str, nn.Module, Slot]
@@ -69,7 +68,7 @@ class Tree:
             site.place = place
         elif site.here:  # a module with several paths is one site
             return site
-        there = visit(place[3], place[2], site)
+        there: object = visit(place[3], place[2], site)
         if there is not site:
             site = cast(Site, there)
         run.sites[path] = site
@@ -127,7 +126,9 @@ class Tree:
             return [self._below(site, name) for name in names[index]]
         if isinstance(index, int):
             if not -len(names) <= index < len(names):
-                raise IndexError(f"{site.path or 'the model'!r} has {len(names)} submodules, no number {index}")
+                raise IndexError(
+                    f"{site.path or 'the model'!r} has {len(names)} submodules, no number {index}"
+                )
             return self._below(site, names[index])
         return self._below(site, index)
 
@@ -147,8 +148,8 @@ class Tree:
         view = self._view(site, name)
         if view is None:
             raise AttributeError(
-                f"{site.path or 'the model'!r} has no view {name!r} to assign to; a site has output, input and "
-                "inputs, and what ns_model.view defines"
+                f"{site.path or 'the model'!r} has no view {name!r} to assign to; a site has output, "
+                "input and inputs, and what ns_model.view defines"
             )
         if view.write is None:
             raise AttributeError(f"the view {name!r} was defined without write: it can only be read")
@@ -199,12 +200,16 @@ class Tree:
         parent: Any = self.model
         *parts, last = path.split(".")
         if last in self.attached and not parts:
-            return self.attached, last, self.attached[last], Slot(self.attached[last]).prepare(self.attached[last])
+            return (
+                self.attached,
+                last,
+                self.attached[last],
+                Slot(self.attached[last]).prepare(self.attached[last]),
+            )
         if parts and parts[0] in self.attached:
             parent = self.attached[parts.pop(0)]
         for part in parts:
-            children = parent._modules
-            parent = children[part] if part in children else None
+            parent = dict(parent._modules.items()).get(part)
             if parent is None:
                 layers.find_layer(self.model, path)  # raises, and names what is close
         siblings: Any = parent._modules
@@ -222,7 +227,8 @@ class Tree:
         ]  # fmt: skip
         close = difflib.get_close_matches(name, names, 3) or names[:6]
         return AttributeError(
-            f"{site.path or 'the model'!r} has neither a submodule nor a view {name!r}. There are: {', '.join(close)}"
+            f"{site.path or 'the model'!r} has neither a submodule nor a view {name!r}. "
+            f"There are: {', '.join(close)}"
         )
 
 

@@ -29,24 +29,27 @@ def not_reached(site: Site) -> SiteNotReachedError:
     """The error for a site at which the model did not come by (again)."""
     run, path = site.run, site.path
     ran = tuple((other.path, other.visits) for other in run.present if other.visits)
-    told = ", ".join(f"{other or 'the model'} ({count}×)" for other, count in ran[-8:]) or "no site of this trace"
+    told = (
+        ", ".join(f"{other or 'the model'} ({count}×)" for other, count in ran[-8:])
+        or "no site of this trace"
+    )
     asked = f"{path or 'the model'!r}, asked for at {user_line()}, was not reached"
     if run.boundary is not None and run.at_in is run.boundary:
         return OutOfOrderError(
-            f"{asked} within this step: the next one ({run.boundary.path or 'the model'}) begins. Sites follow "
-            f"the model's order of execution within each step. What ran: {told}",
+            f"{asked} within this step: the next one ({run.boundary.path or 'the model'}) begins. Sites "
+            f"follow the model's order of execution within each step. What ran: {told}",
             path, ran,
         )  # fmt: skip
     if site.visits:
         return OutOfOrderError(
-            f"{asked} again: it had run {site.visits}× before, and the model has finished. Ask for sites in the "
-            f"model's order of execution. What ran: {told}",
+            f"{asked} again: it had run {site.visits}× before, and the model has finished. Ask for sites in "
+            f"the model's order of execution. What ran: {told}",
             path, ran,
         )  # fmt: skip
     if _may_be_earlier(site):
         return OutOfOrderError(
-            f"{asked}, and the model has finished: it ran before the sites that were asked for earlier, or not "
-            f"at all. Ask for sites in the model's order of execution. What ran: {told}",
+            f"{asked}, and the model has finished: it ran before the sites that were asked for earlier, or "
+            f"not at all. Ask for sites in the model's order of execution. What ran: {told}",
             path, ran,
         )  # fmt: skip
     return SiteNotReachedError(f"{asked}: {_why(site)}. What ran: {told}", path, ran)
@@ -72,8 +75,8 @@ def _why(site: Site) -> str:
         )
     if reason == "fused":
         return (
-            "its parent computed for it in one fused kernel. ns_model.with_options(unfuse=True) traces without; "
-            "that may change the last bits of the result"
+            "its parent computed for it in one fused kernel. ns_model.with_options(unfuse=True) traces "
+            "without; that may change the last bits of the result"
         )
     if reason == "scripted":
         return "it is inside TorchScript, which runs without Python"
@@ -83,8 +86,8 @@ def _why(site: Site) -> str:
             "modules. Call the module itself"
         )
     return (
-        "the model did not call it in this run. It may have been called in another thread, or by a method that "
-        "was not traced (trace(..., method=...))"
+        "the model did not call it in this run. It may have been called in another thread, or by a method "
+        "that was not traced (trace(..., method=...))"
     )
 
 
