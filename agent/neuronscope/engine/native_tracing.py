@@ -7,6 +7,7 @@ that it would not have got without us.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -114,6 +115,33 @@ def merge_tracer_of(engine: Engine, library: str, module_name: str, function: st
         return get_tracer
 
     return _replace(module_name, function, around)
+
+
+def merge_spans_of_holder(engine: Engine, library: str, module_name: str, method: str) -> Callable[[], None]:
+    """The same for a ``Class.method`` whose object holds `tracer` and `enabled`: its twin makes none."""
+    owner_name, _, name = method.partition(".")
+    owner: Any = vars(import_module(module_name)).get(owner_name)
+    methods: Mapping[str, Any] = {} if owner is None else vars(owner)
+    original = methods.get(name)
+    if original is None:
+        return _nothing
+
+    @functools.wraps(original)
+    def spans(holder: Any, *args: Any, **kwargs: Any) -> Any:
+        chosen = GUARD.call("native_tracing", _tracer, engine, library, holder.tracer, default=holder.tracer)
+        if chosen is holder.tracer:
+            return original(holder, *args, **kwargs)
+        twin = copy.copy(holder)
+        twin.enabled = False
+        return original(twin, *args, **kwargs)
+
+    setattr(owner, name, spans)
+
+    def undo() -> None:
+        if vars(owner).get(name) is spans:
+            setattr(owner, name, original)
+
+    return undo
 
 
 def _replace(

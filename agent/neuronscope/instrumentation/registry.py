@@ -62,6 +62,10 @@ CLIENTS: Final[dict[str, Entry]] = {
     "milvus": Entry("neuronscope_instrumentation.milvus:MILVUS", "pymilvus", "milvus"),
     "lancedb": Entry("neuronscope_instrumentation.lancedb:LANCEDB", "lancedb", "lancedb"),
     "redis": Entry("neuronscope_instrumentation.redis:REDIS", "redis", "redis"),
+    "elasticsearch": Entry(
+        "neuronscope_instrumentation.elasticsearch:ELASTICSEARCH", "elasticsearch", "elasticsearch"
+    ),
+    "opensearch": Entry("neuronscope_instrumentation.opensearch:OPENSEARCH", "opensearch-py", "opensearch"),
     "sentence_transformers": Entry(
         "neuronscope_instrumentation.sentence_transformers:SENTENCE_TRANSFORMERS",
         "sentence-transformers",
