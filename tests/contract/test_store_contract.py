@@ -25,6 +25,8 @@ import store_milvus
 import store_pgvector
 import store_pinecone
 import store_qdrant
+import store_redis
+import store_search
 import store_weaviate
 from client_cases import CANARY, agent, facts_like, function_at
 from neuronscope import platform
@@ -62,6 +64,9 @@ CASES: tuple[StoreCase, ...] = (
     store_pgvector.PSYCOPG,
     store_milvus.CASE,
     store_lancedb.CASE,
+    store_redis.CASE,
+    store_search.ELASTICSEARCH,
+    store_search.OPENSEARCH,
 )
 
 

@@ -11,7 +11,7 @@ import copy
 import functools
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -121,7 +121,7 @@ def merge_spans_of_holder(engine: Engine, library: str, module_name: str, method
     """The same for a ``Class.method`` whose object holds `tracer` and `enabled`: its twin makes none."""
     owner_name, _, name = method.partition(".")
     owner: Any = vars(import_module(module_name)).get(owner_name)
-    methods: Mapping[str, Any] = {} if owner is None else vars(owner)
+    methods = cast("Mapping[str, Any]", {} if owner is None else vars(owner))
     original = methods.get(name)
     if original is None:
         return _nothing

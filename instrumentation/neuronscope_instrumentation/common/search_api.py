@@ -169,7 +169,7 @@ def _clause(name: str, told: Mapping[str, Any]) -> Clause:
     embedding: Any = (
         cast("Mapping[str, Any]", builder).get("text_embedding") if isinstance(builder, Mapping) else None
     )
-    near: Mapping[str, Any] = embedding if isinstance(embedding, Mapping) else told
+    near = cast("Mapping[str, Any]", embedding) if isinstance(embedding, Mapping) else told
     text = next((near[key] for key in _TEXTS if key in near), None)
     k = told.get("k")
     return Clause(
