@@ -23,7 +23,14 @@ from torch import nn
 from neuronscope.engine.guard import GUARD
 from neuronscope.exceptions import LayerNotFoundError
 from neuronscope.fingerprints import fingerprint
-from neuronscope.instrumentation import BackendAdapter, ObservingBackend
+from neuronscope.instrumentation import (
+    AttentionBackend,
+    BackendAdapter,
+    DescribingBackend,
+    GradientBackend,
+    ObservingBackend,
+)
+from neuronscope.signals import names
 from neuronscope.signals.tensors import LayerSpec, TensorSnapshot
 from neuronscope_instrumentation.torch import ADAPTER
 
@@ -367,3 +374,41 @@ def test_blocks_and_patterns_name_layers_that_can_be_watched(
     assert backend.not_visited(model, blocks, seen) == {}
     with pytest.raises(LayerNotFoundError):
         backend.match_layers(model, "no.such.*")
+
+
+# --- what a backend may offer besides -----------------------------------------------------------------
+def no_numbers(_: TensorSnapshot) -> None:
+    """An observer that asks for nothing."""
+
+
+def test_gradient_and_attention_observers_leave_no_trace(
+    observing: tuple[ObservingBackend, Case, Any],
+) -> None:
+    """They change no output, come off one by one, twice if need be, and unknown layers are refused."""
+    backend, case, model = observing
+    before, expected = case.trace(model), case.run(model)
+    first = layer_ids(case, model)[0]
+    undo: list[Callable[[], None]] = []
+    if isinstance(backend, GradientBackend):
+        undo.append(backend.observe_gradient(model, first, no_numbers))
+        with pytest.raises(LayerNotFoundError):
+            backend.observe_gradient(model, "no.such.layer", no_numbers)
+    if isinstance(backend, AttentionBackend):
+        undo.append(backend.observe_attention(model, first, no_numbers, None))
+        with pytest.raises(LayerNotFoundError):
+            backend.observe_attention(model, "no.such.layer", no_numbers, None)
+    assert case.run(model) == expected
+    for step in (*undo, *undo):
+        step()
+    assert case.trace(model) == before
+
+
+def test_a_description_has_attributes_of_the_registry_only(
+    observing: tuple[ObservingBackend, Case, Any],
+) -> None:
+    """The same each time, and nothing that the registry does not know."""
+    backend, _, model = observing
+    if isinstance(backend, DescribingBackend):
+        told = backend.describe_model(model)
+        assert told == backend.describe_model(model)
+        assert told.keys() <= names.ATTRIBUTES.keys()

@@ -8,6 +8,7 @@ their framework instead; `why_not` says so (docs/decisions/0008).
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 import struct
 import sys
@@ -39,6 +40,7 @@ KINDS: Final = {
 TABLE8: Final = KINDS["TABLE8"]
 SIZES: Final = (4, 8, 2, 2, 1, 1, 1, 2, 2, 4, 4, 8, 8, 8, 16)
 
+_log: Final = logging.getLogger(__name__)
 _Out: Final = ctypes.c_double * 10
 _read: Final = struct.Struct("10d").unpack
 
@@ -192,14 +194,18 @@ def summary(raw: tuple[float, ...]) -> TensorSummary:
 @cache
 def load() -> tuple[Kernel | None, str]:
     """The kernel, or None and why there is none."""
+    why_not = ""
     if sys.byteorder != "little":
-        return None, "not for big-endian machines"
-    if not LIBRARY.exists():
-        return None, "this package was built without a C compiler"
-    try:
-        return Kernel(), ""
-    except (OSError, ValueError, AttributeError) as error:
-        return None, f"{LIBRARY.name} cannot be used: {error}"
+        why_not = "not for big-endian machines"
+    elif not LIBRARY.exists():
+        why_not = "this package was built without a C compiler"
+    else:
+        try:
+            return Kernel(), ""
+        except (OSError, ValueError, AttributeError) as error:
+            why_not = f"{LIBRARY.name} cannot be used: {error}"
+    _log.info("tensor summaries are computed by the frameworks, several times slower: %s", why_not)
+    return None, why_not
 
 
 def describe() -> str:

@@ -1,0 +1,115 @@
+"""Runs every way in turn, each in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from statistics import median
+from typing import Final
+
+from tests.benchmarks.children import Child, ChildError
+from tests.benchmarks.figures import Figure, Goal, Run, at_most
+from tests.benchmarks.measure import spread
+from tests.benchmarks.venvs import UnavailableError, environment
+
+MODULE: Final = "tests.benchmarks.model.child"
+# Without their dependencies: they must run on this environment's torch.
+PACKAGES: Final = (
+    "nvdlfw-inspect==0.2.2", "torchlens==2.36.1", "transformer-lens==4.3.0", "einops", "jaxtyping",
+    "wadler-lindig", "beartype", "fancy-einsum", "better-abc", "typeguard", "pandas", "python-dateutil",
+    "pytz", "pyyaml", "datasets", "dill", "multiprocess",
+    "xxhash", "sentencepiece",
+)  # fmt: skip
+PEERS: Final = ("naive torch", "torch.profiler", "TransformerLens", "nvdlfw-inspect", "torchlens")
+GOALS: Final = {"adapter": at_most(5.0), "sampled": at_most(0.5), "idle": at_most(1.0)}
+KERNEL: Final = {10_000: None, 1_000_000: at_most(2.2), 10_000_000: at_most(1.8)}
+FORWARDS: Final = {"small": 4, "base": 2}
+
+
+def figures(run: Run) -> Iterator[Figure]:
+    """All figures."""
+    site = _site(run)
+    if run.wants("model.kernel"):
+        yield from _kernel(run, site)
+    for size in FORWARDS:
+        if run.wants(f"model.{size}"):
+            yield from _whole(run, size, site)
+
+
+def _site(run: Run) -> str | None:
+    try:
+        made = environment("model-peers", ("six",), alone=PACKAGES)
+    except UnavailableError as error:
+        run.facts.append(f"Peers: {error}.")
+        return None
+    for name in ("nvdlfw-inspect", "torchlens", "transformer-lens"):
+        run.versions[name] = made.version(name)
+    (folder,) = (made.python.parent.parent / "lib").glob("python*/site-packages")
+    return str(folder)
+
+
+def _kernel(run: Run, site: str | None) -> Iterator[Figure]:
+    ways = ("ours", "naive torch", "numpy", "nvdlfw-inspect")
+    with ExitStack() as stack:
+        children: dict[str, Child] = {}
+        for way in ways:
+            if way != "nvdlfw-inspect" or site is not None:
+                children[way] = stack.enter_context(
+                    Child(MODULE, f"kernel-{way}", "small", *filter(None, [site]))
+                )
+        for elements, goal in KERNEL.items():
+            found: dict[str, list[float]] = {way: [] for way in ways}
+            for _ in range(min(run.rounds, 5)):
+                for way, child in children.items():
+                    try:
+                        found[way].append(float(child.ask("kernel", way=way, elements=elements)))
+                    except ChildError as error:
+                        run.facts.append(f"{way}: {error}.")
+            yield Figure(
+                f"model.kernel.{elements:.0e}".replace("+0", ""),
+                median(found["ours"]),
+                "× torch.sum",
+                goal,
+                {way: median(found[way]) if found[way] else None for way in ways[1:]},
+                spread(found["ours"]),
+                "count, mean, deviation, norm, extremes, zeros, NaN, Inf of float32; nvdlfw-inspect: five "
+                "statistics, formatted and logged",
+            )
+
+
+def _whole(run: Run, size: str, site: str | None) -> Iterator[Figure]:
+    ours = ("adapter", "platform", "sampled", "idle")
+    peers = PEERS if size == "small" else PEERS[:2]
+    found: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        children: dict[str, Child] = {}
+        for way in (*ours, *peers):
+            arguments = [way, size, *filter(None, [site])]
+            children[way] = stack.enter_context(Child(MODULE, *arguments))
+        for _ in range(min(run.rounds, 7 if size == "small" else 5)):
+            for way, child in list(children.items()):
+                slow = way in {"torchlens", "sampled"}
+                try:
+                    without, with_ = child.ask("round", forwards=1 if slow else FORWARDS[size])
+                    found.setdefault(way, []).append(100.0 * (with_ / without - 1.0))
+                except ChildError as error:
+                    run.facts.append(f"{way}: {error}.")
+                    del children[way]
+    told: dict[str, float | None] = {peer: median(found[peer]) if peer in found else None for peer in peers}
+    notes = {
+        "adapter": "slots and summaries of all 135 modules, kept in a list",
+        "platform": "the same through a scope: accounted, turned into records, handed to the worker",
+        "sampled": "as adapter, in one forward of 16, put in and taken out for it",
+        "idle": "after everybody who watched has gone",
+    }
+    for way in ours:
+        goal: Goal | None = GOALS.get(way)
+        yield Figure(
+            f"model.{size}.{way}",
+            median(found[way]),
+            "% of a forward",
+            goal,
+            told if way == "adapter" else {},
+            spread(found[way]),
+            f"{notes[way]}; thread CPU time",
+        )
