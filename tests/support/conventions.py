@@ -117,7 +117,7 @@ FETCH = {
     "gen_ai.response.id": "string",
     "gen_ai.response.status": "string",
     "gen_ai.response.finish_reasons": "string[]",
-    "gen_ai.output.messages": "any",  # with content on: of a call made in the background it comes nowhere else
+    "gen_ai.output.messages": "any",  # of a call made in the background it comes nowhere else
     "openai.api.type": "string",
     "openai.response.service_tier": "string",
     "gen_ai.request.stream": "boolean",
