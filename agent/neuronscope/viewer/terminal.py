@@ -112,6 +112,8 @@ def _store_words(span: SpanRecord) -> Iterator[str]:
     yield f"{get(names.DB_SYSTEM)} {get(names.DB_OPERATION) or ''} {get(names.DB_COLLECTION) or ''}".strip()
     if (k := get(names.RETRIEVAL_TOP_K)) is not None:
         yield f"k {k}"
+    if isinstance(count := get(names.QUERY_COUNT), int) and count > 1:
+        yield f"{count} queries"
     if get(names.RETRIEVAL_EMPTY):
         yield "EMPTY"
     elif (margin := number(get(names.RETRIEVAL_MARGIN))) is not None:

@@ -20,7 +20,12 @@ from neuronscope.instrumentation import (
     WrappedMethod,
 )
 from neuronscope_instrumentation.chroma.collections import namespace_of, peer_of
-from neuronscope_instrumentation.chroma.searches import columns_of, snapshot_query, snapshot_search
+from neuronscope_instrumentation.chroma.searches import (
+    columns_of,
+    found_columns,
+    snapshot_query,
+    snapshot_search,
+)
 from neuronscope_instrumentation.common.fields import count
 from neuronscope_instrumentation.common.retrieval import size, store_error
 
@@ -89,7 +94,7 @@ class _Row(NamedTuple):
 
 _COLLECTION_ROWS: Final = (
     _Row("query", snapshot_query, columns_of),
-    _Row("search", snapshot_search, columns_of, optional=True),
+    _Row("search", snapshot_search, found_columns, optional=True),
     _Row("get", _collection, _ids),
     _Row("peek", _collection, _ids),
     _Row("count"),

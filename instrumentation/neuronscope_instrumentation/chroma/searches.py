@@ -12,7 +12,7 @@ from neuronscope_instrumentation.common.retrieval import hits, kept_vector, kept
 
 Arguments = dict[str, Any]
 DEFAULT_RESULTS: Final = 10
-_COLUMNS: Final = ("ids", "distances", "scores", "metadatas", "documents")
+_COLUMNS: Final = ("ids", "distances", "metadatas", "documents", "scores")
 
 
 # --- in the caller's thread ---------------------------------------------------------------------------------
@@ -50,11 +50,17 @@ def _asked(search: Any) -> tuple[Any, Any, int | None, bool]:
 
 def columns_of(result: Any) -> dict[str, Any]:
     """The columns that are read, apart from the lists that their owner may change."""
-    found = cast("Mapping[str, Any]", result)
+    get = cast("Mapping[str, Any]", result).get
+    return {name: [*map(tuple, column)] for name in _COLUMNS if (column := get(name))}
+
+
+def found_columns(result: Any) -> dict[str, Any]:
+    """The same of `search`, which leaves out a column for some of its queries."""
+    get = cast("Mapping[str, Any]", result).get
     return {
         name: [None if row is None else tuple(row) for row in column]
         for name in _COLUMNS
-        if (column := found.get(name)) is not None
+        if (column := get(name))
     }
 
 
