@@ -246,6 +246,7 @@ def _watch_model(model: Any, span: Any) -> Any:
 
 
 def _at_exit() -> None:
+    GUARD.call("platform.exit", _stop_watching)
     GUARD.call("platform.exit", ENGINE.stop, ENGINE.settings.exit_timeout_s)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,20 @@ def test_another_way_of_searching_is_told() -> None:
     assert (second.unknown, second.unknown_confirmed) == ([fewer], True)
     (unknown_collection,) = windows(queries(random, 300, series=fewer), baseline=Baseline())
     assert unknown_collection.unknown == []
+
+
+def test_a_metric_that_the_client_has_not_learned_yet_is_no_change() -> None:
+    """A remote store's client knows it only after it looked at the collection; cosines read the same."""
+    random = np.random.default_rng(10)
+    unlearned = SERIES._replace(metric="")
+    reports = windows(queries(random, 600, series=unlearned))
+    assert [report.unknown for report in reports] == [[], []]
+    assert all(report.tests for report in reports)
+    euclid = SERIES._replace(metric="euclid")
+    distances = Baseline({euclid: replace(REFERENCE, series=euclid)})
+    (report,) = windows(queries(random, 300, series=unlearned), baseline=distances)
+    assert report.unknown == []
+    assert report.tests == [], "distances as they are do not compare with what was made of them"
 
 
 def test_the_worst_queries_are_kept_as_examples() -> None:

@@ -101,7 +101,7 @@ def test_a_model_is_not_kept_alive(platform: ns.Platform) -> None:
     """When the service drops it, its checks end."""
     from sentence_transformers import SentenceTransformer
 
-    bag: Any = importlib.import_module("sentence_transformers.models").BoW
+    bag: Any = importlib.import_module("sentence_transformers.sentence_transformer.modules").BoW
     model: Any = SentenceTransformer(modules=[bag(vocab=["a", "b"])], device="cpu")
     model.encode(["a b"])
     assert len(platform.watch.checks) == 1

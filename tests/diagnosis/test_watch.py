@@ -152,6 +152,35 @@ def test_a_finding_ends_when_its_cause_does(
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
+def test_a_finding_before_any_traffic_is_told_once(
+    exporter: ns.testing.InMemoryExporter,
+    platform: ns.Platform,
+    store: QdrantClient,
+    search: Callable[[Any], Any],
+) -> None:
+    """Canaries know the collection and not the store's name; the first query tells it."""
+    ns.watch_canaries("c", search, CANARIES, k=5, collection="docs")
+    platform.watch.checks.run_all()
+    store.delete("docs", points_selector=list(range(0, 100, 4)))
+    platform.watch.checks.run_all()
+    (before,) = platform.watch.findings()
+    search(CANARIES[0])
+    (after,) = platform.watch.findings()
+    assert (before.store, after.store) == ("", "qdrant")
+    platform.flush()
+    assert len(drift_logs(exporter)) == 1
+    assert gauge(names.DRIFT_ACTIVE) == {("", "docs", "index_lost"): 0, ("qdrant", "docs", "index_lost"): 1}
+
+
+def test_a_search_of_the_wrong_kind_is_a_failed_one(platform: ns.Platform) -> None:
+    """A coroutine function, hits without scores: counted, no verdict."""
+    GUARD.reraise = False
+    wrong: Any = lambda _: [("a", None)]  # noqa: E731 - its type is wrong on purpose
+    ns.watch_canaries("c", wrong, CANARIES)
+    platform.watch.checks.run_all()
+    assert gauge(names.CANARY_REPLAYS) == {("c", "failed"): 1}
+
+
 def test_retrievals_carry_their_embedders_fingerprint(
     exporter: ns.testing.InMemoryExporter, platform: ns.Platform, search: Callable[[Any], Any]
 ) -> None:

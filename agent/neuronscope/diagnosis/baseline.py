@@ -31,6 +31,7 @@ from neuronscope.diagnosis.embedders import Fingerprint
 from neuronscope.diagnosis.samples import Collector, Queries, Series, samples, thinned
 from neuronscope.exceptions import BaselineError
 from neuronscope.signals.records import SpanRecord
+from neuronscope.signals.scores import scale_of
 
 FORMAT: Final = "neuronscope.baseline"
 VERSION: Final = 1
@@ -165,6 +166,26 @@ class Baseline:
             document.source,
             document.created_unix_ns,
         )
+
+    def reference(self, series: Series) -> Queries | None:
+        """What a series is compared with: its own past, or that of one whose scores read alike.
+
+        A store's client may not always know a collection's metric; without it scores are taken as they are.
+        """
+        found = self.series.get(series)
+        if found is not None:
+            return found
+        alike = [
+            queries
+            for other, queries in self.series.items()
+            if other[:2] == series[:2] and other.k == series.k and "" in {other.metric, series.metric}
+        ]
+        return alike[0] if alike and scale_of(alike[0].series.metric) == scale_of(series.metric) else None
+
+    def knows(self, series: Series) -> bool:
+        """Is the collection searched in this way in the baseline, as far as the metric is known?"""
+        ways = [other for other in self.series if other[:2] == series[:2] and other.k == series.k]
+        return any(other.metric == series.metric or "" in {other.metric, series.metric} for other in ways)
 
     def within(self, store: str, collection: str) -> list[Queries]:
         """The series of one collection."""

@@ -87,14 +87,18 @@ def replay(canaries: Canaries, pause: Callable[[], None] = lambda: None) -> Cana
     """
     found: list[Found] = []
     for query, name in zip(canaries.queries, canaries.fingerprints, strict=True):
-        hits = GUARD.contain("canaries.search", canaries.search, query)
-        if hits is not None:
-            pairs = [(str(identity), float(score)) for identity, score in hits[: canaries.k]]
-            found.append(Found(name, tuple(i for i, _ in pairs), tuple(s for _, s in pairs)))
+        one = GUARD.contain("canaries.search", _search, canaries, query, name)
+        if one is not None:
+            found.append(one)
         pause()
     if len(found) <= len(canaries.queries) / 2:
         return None
     return CanaryRun(canaries.name, canaries.k, tuple(found))
+
+
+def _search(canaries: Canaries, query: Any, name: str) -> Found:
+    pairs = [(str(identity), float(score)) for identity, score in canaries.search(query)[: canaries.k]]
+    return Found(name, tuple(identity for identity, _ in pairs), tuple(score for _, score in pairs))
 
 
 def with_noise(first: CanaryRun, second: CanaryRun) -> CanaryRun:

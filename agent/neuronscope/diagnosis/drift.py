@@ -217,7 +217,7 @@ class PlaceWindows:
         tests = [
             test
             for series, window in windows.items()
-            if (reference := self.baseline.series.get(series)) is not None
+            if (reference := self.baseline.reference(series)) is not None
             for test in compare(reference, window)
         ]
         suspected = [test for test in tests if test.exceeded]
@@ -240,7 +240,7 @@ class PlaceWindows:
         return [
             series
             for series, window in windows.items()
-            if series not in self.baseline.series and window.n >= UNKNOWN_SERIES * total
+            if not self.baseline.knows(series) and window.n >= UNKNOWN_SERIES * total
         ]
 
 

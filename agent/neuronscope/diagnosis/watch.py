@@ -24,7 +24,7 @@ from neuronscope.diagnosis import canaries as canary_sets
 from neuronscope.diagnosis import embedders as embedding
 from neuronscope.diagnosis.baseline import Baseline
 from neuronscope.diagnosis.canaries import Canaries, CanaryReport, CanaryRun
-from neuronscope.diagnosis.checks import Checks, pause
+from neuronscope.diagnosis.checks import LEAST_S, Checks, pause
 from neuronscope.diagnosis.drift import PlaceWindows, WindowReport
 from neuronscope.diagnosis.embedders import EmbedderReport, EmbedTexts, Fingerprint, IndexReport
 from neuronscope.diagnosis.findings import DIRECT, Evidence, Finding, Kind, explain
@@ -317,18 +317,25 @@ class Watch:
                 return None
             store, collection = name
             place = _Place(None, WindowReport(store, collection, 0))
-            nowhere = self._places.pop(NOWHERE, None)
-            if nowhere is not None:  # what was found before any traffic is found here
-                place.active = {
-                    kind: replace_fields(finding, store=store, collection=collection)
-                    for kind, finding in nowhere.active.items()
-                }
-                self._report.moved(nowhere.active.values(), place.active.values())
+            for vaguely in (NOWHERE, ("", collection)):
+                self._take_over(place, self._places.pop(vaguely, None))
             self._places[name] = place
         if place.windows is None and self.baseline is not None:
             settings = self._settings
             place.windows = PlaceWindows(*name, self.baseline, settings.drift_window, settings.drift_window_s)
         return place
+
+    def _take_over(self, place: _Place, vaguely: _Place | None) -> None:
+        """What was found before there was any traffic was found here."""
+        if vaguely is None:
+            return
+        store, collection = place.window.store, place.window.collection
+        moved = {
+            kind: replace_fields(finding, store=store, collection=collection)
+            for kind, finding in vaguely.active.items()
+        }
+        self._report.moved(vaguely.active.values(), moved.values())
+        place.active.update(moved)
 
     def _learn(self, query: QuerySample) -> None:
         learning = self._learning
@@ -445,7 +452,7 @@ class Watch:
         if (
             since is not None
             and self._clock() - since < MAX_WAIT_S
-            and any(done < since for done in self._checked.values())
+            and any(done < since - LEAST_S for done in self._checked.values())
         ):
             return  # the checks that were asked for are still under way
         place.waiting_since = None
