@@ -425,7 +425,8 @@ def test_plain_transcription_has_its_words(server: FakeOpenAI) -> None:
 
     def scenario(client: openai.OpenAI, server: FakeOpenAI) -> Any:
         server.reply(transcription(CANARY))
-        create: Any = client.audio.translations.create  # deprecated, not gone
+        translations: Any = client.audio.translations  # deprecated, not gone
+        create = translations.create
         return create(model="t", file=("a.mp3", b"sound"), prompt=CANARY)
 
     _, content = three_ways(lambda mode: observe(mode, scenario, server))

@@ -49,14 +49,26 @@ STREAMED = {**COMPLETE, names.REQUEST_STREAM: True, names.STREAM_END: "complete"
 def sync_client(server: FakeProvider, kind: Any = cohere.ClientV2) -> Generator[Any]:
     """A client of the fake server; without TLS set-up it costs nothing to make."""
     with httpx.Client(verify=False, timeout=timeout_s()) as http:
-        yield kind(base_url=server.base_url, api_key="test", httpx_client=http, timeout=timeout_s(), max_retries=0)
+        yield kind(
+            base_url=server.base_url,
+            api_key="test",
+            httpx_client=http,
+            timeout=timeout_s(),
+            max_retries=0,
+        )
 
 
 @asynccontextmanager
 async def async_client(server: FakeProvider, kind: Any = cohere.AsyncClientV2) -> AsyncGenerator[Any]:
     """Its asynchronous twin."""
     async with httpx.AsyncClient(verify=False, timeout=timeout_s()) as http:
-        yield kind(base_url=server.base_url, api_key="test", httpx_client=http, timeout=timeout_s(), max_retries=0)
+        yield kind(
+            base_url=server.base_url,
+            api_key="test",
+            httpx_client=http,
+            timeout=timeout_s(),
+            max_retries=0,
+        )
 
 
 async def astream(client: Any) -> Any:

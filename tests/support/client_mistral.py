@@ -47,15 +47,17 @@ STREAMED = {**COMPLETE, names.REQUEST_STREAM: True, names.STREAM_END: "complete"
 def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
     """A client of the fake server; without TLS set-up it costs nothing to make."""
     with httpx2.Client(verify=False) as http:
-        yield Mistral(server_url=server.base_url, api_key="test", client=http, timeout_ms=int(timeout_s() * 1000), **options)
+        waits = int(timeout_s() * 1000)
+        yield Mistral(server_url=server.base_url, api_key="test", client=http, timeout_ms=waits, **options)
 
 
 @asynccontextmanager
 async def async_client(server: FakeProvider, **options: Any) -> AsyncGenerator[Any]:
     """The same object; its methods have asynchronous twins."""
     async with httpx2.AsyncClient(verify=False) as http:
+        waits = int(timeout_s() * 1000)
         yield Mistral(
-            server_url=server.base_url, api_key="test", async_client=http, timeout_ms=int(timeout_s() * 1000), **options
+            server_url=server.base_url, api_key="test", async_client=http, timeout_ms=waits, **options
         )
 
 

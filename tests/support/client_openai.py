@@ -38,20 +38,28 @@ COMPLETE = {
 STREAMED = {**COMPLETE, names.REQUEST_STREAM: True, names.STREAM_END: "complete", names.STREAM_CHUNKS: 8}
 
 
+def _asked(server: FakeProvider, options: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "base_url": server.base_url,
+        "api_key": "test",
+        "max_retries": 0,
+        "timeout": timeout_s(),
+        **options,
+    }
+
+
 @contextmanager
 def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
     """A client of the fake server; without TLS set-up it costs nothing to make."""
     with httpx2.Client(verify=False) as http:
-        yield openai.OpenAI(
-            base_url=server.base_url, api_key="test", http_client=http, max_retries=0, timeout=timeout_s(), **options
-        )
+        yield openai.OpenAI(http_client=http, **_asked(server, options))
 
 
 @asynccontextmanager
 async def async_client(server: FakeProvider, **options: Any) -> AsyncGenerator[Any]:
     """Its asynchronous twin."""
     async with httpx2.AsyncClient(verify=False) as http:
-        yield openai.AsyncOpenAI(base_url=server.base_url, api_key="test", http_client=http, max_retries=0, timeout=timeout_s(), **options)
+        yield openai.AsyncOpenAI(http_client=http, **_asked(server, options))
 
 
 async def achat(client: Any) -> Any:
