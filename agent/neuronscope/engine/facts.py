@@ -114,12 +114,12 @@ def add_response(attributes: Attributes, response: Response, limit: int) -> None
         attributes.update(response.extra)
 
 
-def stream_facts(state: StreamState, start_perf_ns: int) -> Pairs:
-    """How the stream went, in time."""
+def stream_facts(operation: Operation, state: StreamState, start_perf_ns: int) -> Pairs:
+    """How the stream went, in time; to rows of a store the conventions give no time of the first."""
     yield names.STREAM_CHUNKS, len(state.times)
     if state.end is not None:
         yield names.STREAM_END, state.end
-    if state.first_content_ns is not None:
+    if state.first_content_ns is not None and operation not in (Operation.RETRIEVAL, Operation.STORE):
         yield names.TIME_TO_FIRST_CHUNK, (state.first_content_ns - start_perf_ns) / 1e9
 
 

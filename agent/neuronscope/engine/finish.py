@@ -58,7 +58,7 @@ def add_call(attributes: Attributes, call: Invocation, library: str, content: bo
     if endpoint.operation is Operation.STORE:
         attributes.pop(names.RETRIEVAL_TOP_K, None)  # the length of a listing
     if call.stream is not None:
-        attributes.update(facts.stream_facts(call.stream, call.start_perf_ns))
+        attributes.update(facts.stream_facts(endpoint.operation, call.stream, call.start_perf_ns))
         whole = endpoint.is_complete
         if (
             whole is not None
