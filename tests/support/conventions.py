@@ -140,6 +140,11 @@ OPERATIONS: dict[str, tuple[Mapping[str, str], frozenset[str], frozenset[SpanKin
     "retrieval": (
         RETRIEVAL, frozenset({"gen_ai.operation.name"}), frozenset({SpanKind.CLIENT, SpanKind.INTERNAL})
     ),
+    # No published span: a model call, which says what it reranks in a retrieval's words.
+    "rerank": (
+        {**INFERENCE, "gen_ai.retrieval.top_k": "int", "gen_ai.retrieval.query.text": "string"},
+        frozenset(_BOTH), frozenset({SpanKind.CLIENT, SpanKind.INTERNAL})
+    ),
     "execute_tool": (
         TOOL, frozenset({"gen_ai.operation.name", "gen_ai.tool.name"}), frozenset({SpanKind.INTERNAL})
     ),
