@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.metadata
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -218,3 +218,20 @@ def test_a_wrapped_client_brings_its_indexes_along(server: FakePinecone) -> None
         alone.query(vector=QUERY_LIST, top_k=3, namespace=NAMESPACE)
         index.close()
     assert [span.name for span in scope.artifact.telemetry.spans[1:]] == ["retrieval", "retrieval"]
+
+
+# --- renamed or unknown releases ------------------------------------------------------------------------
+def test_the_distributions_name_decides_nothing(
+    server: FakePinecone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pinecone's has changed before: what is importable and has the methods is observed."""
+
+    def unknown(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", unknown)
+    monkeypatch.setattr(importlib.metadata, "version", unknown)
+    with agent("on", "pinecone") as exporter, index_of(server) as index:
+        index.query(vector=QUERY_LIST, top_k=3, namespace=NAMESPACE)
+        index.query_namespaces(vector=QUERY_LIST, top_k=3, namespaces=[NAMESPACE, "other"], metric="cosine")
+    assert [span.attributes[names.DB_OPERATION] for span in exporter.spans] == ["query", "query_namespaces"]
