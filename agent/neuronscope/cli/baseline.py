@@ -76,6 +76,8 @@ def _tell(made: Baseline, path: Path, format_: str) -> None:
         sys.stdout.write("\n")
         return
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=1000)  # a line a row, for grep
     when = datetime.fromtimestamp(made.created_unix_ns / 1e9, UTC).isoformat(" ", "seconds")[:19]
     console.print(
         visible(f"{path}: made {when} UTC from {made.source or 'unknown'}"), markup=False, highlight=False

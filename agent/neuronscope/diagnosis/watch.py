@@ -97,7 +97,9 @@ class Watch:
         self._threaded = settings.deferred
         self.checks = Checks(
             threaded=settings.deferred,
-            on_cpu=lambda ns: engine.budget.charge_worker("diagnosis", ns),
+            # Outside the budget: that is one of captures beside requests, and a fingerprint at the start of a
+            # service would use it up.
+            on_cpu=lambda ns: engine.metrics.add(names.CHECKS_CPU, ns / 1e9),
             clock=clock,
         )
         self.baseline: Baseline | None = None

@@ -532,6 +532,9 @@ EMBEDDERS_SEEN: Final = _metric(
 INDEX_COSINE: Final = _metric(
     "neuronscope.index.self_cosine", _G, "", "Median cosine of stored vectors with fresh ones.", ("index",)
 )
+CHECKS_CPU: Final = _metric(
+    "neuronscope.checks.cpu.time", _C, "s", "CPU time of canaries and fingerprints; outside the budget."
+)
 PREFILL_SECONDS: Final = _metric(
     "neuronscope.model.prefill.duration",
     _H,
