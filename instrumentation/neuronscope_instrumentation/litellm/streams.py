@@ -128,14 +128,14 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
         state = _state_of(self)
         if state is None:
             return original(self)
-        state.reading = True
+        state.fetching = True
         try:
             chunk = original(self)
         except BaseException as error:
             GUARD.always("litellm.stream", _fail, self, state, error)
             raise
         finally:
-            state.reading = False
+            state.fetching = False
         GUARD.call("litellm.stream", state.take, chunk)
         return chunk
 
@@ -148,14 +148,14 @@ def _anext(original: Callable[..., Any]) -> Callable[..., Any]:
         state = _state_of(self)
         if state is None:
             return await original(self)
-        state.reading = True
+        state.fetching = True
         try:
             chunk = await original(self)
         except BaseException as error:
             GUARD.always("litellm.stream", _fail, self, state, error)
             raise
         finally:
-            state.reading = False
+            state.fetching = False
         GUARD.call("litellm.stream", state.take, chunk)
         return chunk
 
@@ -166,7 +166,7 @@ def _aclose(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def aclose(self: Any) -> Any:
         state = _state_of(self)
-        if state is not None and not state.reading:  # what closes itself at its end was not left
+        if state is not None and not state.fetching:  # what closes itself at its end was not left
             GUARD.always("litellm.stream", _end, self, state, "client_closed")
         return await original(self)
 
