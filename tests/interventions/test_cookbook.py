@@ -97,7 +97,8 @@ def test_the_cookbook_on_a_tiny_model() -> None:
 def test_the_cookbook_on_smollm2() -> None:
     """And on a model that has learned something."""
     folder = prepare_smollm2()
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.train(False)
     space = {"model": model, "tokenizer": AutoTokenizer.from_pretrained(folder)}
     assert run("intervene-cookbook.md", ("python", "python smollm2"), space) >= 21
     assert not left_on(model)

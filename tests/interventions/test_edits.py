@@ -23,6 +23,12 @@ def net() -> Blocks:
     return blocks()
 
 
+def marks(span: ns.SpanRecord) -> tuple[Any, ...]:
+    """The edits that a span names."""
+    told: Any = span.attributes.get(names.EDITS, ())
+    return tuple(told)
+
+
 def test_an_edit_is_in_force_in_every_call_until_removed(net: Blocks) -> None:
     """Plain calls and traces alike; tuples keep their rest."""
     model = ns.Model.wrap(net)
@@ -99,7 +105,7 @@ def test_spans_carry_name_and_version(net: Blocks) -> None:
     model.edits.clear()
     with ns.Scope("plain") as other:
         net(X)
-    assert tuple(scope.artifact.telemetry.spans[0].attributes[names.EDITS]) == ("calm@7",)
+    assert marks(scope.artifact.telemetry.spans[0]) == ("calm@7",)
     assert names.EDITS not in other.artifact.telemetry.spans[0].attributes
 
 
@@ -113,7 +119,7 @@ def test_a_model_call_s_span_is_marked() -> None:
         model.generate(torch.tensor([[3, 4]]), max_new_tokens=2, do_sample=False)
     handle.edits.clear()
     spans = [span for span in scope.artifact.telemetry.spans if span.name != "s"]
-    assert [tuple(span.attributes.get(names.EDITS, ())) for span in spans] == [("calm@1",)]
+    assert [marks(span) for span in spans] == [("calm@1",)]
 
 
 def test_a_failing_edit_leaves_the_output_and_is_counted(

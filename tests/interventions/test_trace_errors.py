@@ -236,7 +236,7 @@ def test_inside_transforms_the_model_is_not_stopped(net: Blocks) -> None:
             self.inner = nn.Linear(8, 8)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.func.vmap(self.inner)(x)
+            return torch.func.vmap(self.inner)(x)  # type: ignore[no-any-return]
 
     mapped = ns.Model.wrap(Mapped())
     with pytest.raises(CannotSuspendError, match="vmap"), mapped.trace(X) as t:
@@ -254,7 +254,7 @@ def test_inside_the_autograd_engine_the_model_is_not_stopped(net: Blocks) -> Non
     """A read in a hook of the body, and a backward pass of the model's own method."""
     model = ns.Model.wrap(net)
     with model.trace(X) as t:
-        weight = torch.ones(1, requires_grad=True)
+        weight: Any = torch.ones(1, requires_grad=True)
         weight.register_hook(lambda _: t.h[0].output[0].sum())
         with pytest.raises(CannotSuspendError, match=r"t\.backward"):
             (weight * 2).backward()
@@ -323,7 +323,7 @@ def test_runtimes_without_interventions_say_so() -> None:
         def matches(self, model_obj: Any) -> bool:
             return isinstance(model_obj, dict)
 
-        def list_layers(self, model_obj: Any) -> list[ns.registry.Any]:
+        def list_layers(self, model_obj: Any) -> list[ns.LayerSpec]:
             return []
 
         def install_observer_hook(self, model_obj: Any, layer_id: str, callback: Any) -> None: ...

@@ -13,6 +13,11 @@ from neuronscope.interventions import GradientError
 from tracednets import X, blocks
 
 
+def weight_of(net: Any) -> Any:
+    """The first block's weight."""
+    return net.h[0].lin.weight
+
+
 def test_gradients_are_those_of_autograd() -> None:
     """By tensor hooks, in one pass."""
     net = blocks()
@@ -35,7 +40,7 @@ def test_gradients_are_those_of_autograd() -> None:
 def test_a_replaced_gradient_is_what_goes_on() -> None:
     """A tensor, or a function of what arrived; earlier values get the consequence."""
     net = blocks()
-    weight: Any = net.h[0].lin.weight
+    weight = weight_of(net)
     with ns.Model.wrap(net).trace(X) as t:
         early, late = t.h[0].output[0], t.h[2].output[0]
         with t.backward(t.result.sum(), retain_graph=True) as b:
@@ -139,7 +144,7 @@ def test_a_failing_pass_leaves_no_hook() -> None:
         with pytest.raises(ZeroDivisionError), t.backward(loss, retain_graph=True) as b:
             b.grad(value, fail)
         loss.backward()
-    assert net.h[0].lin.weight.grad is not None
+    assert weight_of(net).grad is not None
 
 
 def test_a_training_step_under_a_trace_gives_the_plain_gradients() -> None:

@@ -30,7 +30,7 @@ class Counting(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Dispatching(TorchDispatchMode):
+class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """A dispatch mode that does nothing."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

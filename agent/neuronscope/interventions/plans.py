@@ -135,10 +135,15 @@ class Plan:
             return told
         if isinstance(told, str):
             try:
-                told = cast("Mapping[str, Any]", json.loads(told))
+                told = json.loads(told)
             except ValueError as error:
                 raise PlanError(f"this plan is not JSON: {error}") from error
-        if not isinstance(told, Mapping) or told.get("neuronscope_plan") != VERSION:
+        return cls._checked(told, files)
+
+    @classmethod
+    def _checked(cls, said: object, files: str | Path | None) -> Plan:
+        told = cast("Mapping[str, Any]", said if isinstance(said, Mapping) else {})
+        if told.get("neuronscope_plan") != VERSION:
             raise PlanError(f'a plan is an object with "neuronscope_plan": {VERSION}')
         unknown = told.keys() - {"neuronscope_plan", "name", "steps"}
         steps = told.get("steps")
@@ -343,9 +348,7 @@ def _check_details(where: str, details: Mapping[str, Any]) -> None:
             raise PlanError(f"{where}: {name} is a number, not {details[name]!r}")
     for name in _NARROWING & details.keys():
         numbers = details[name]
-        if not isinstance(numbers, list) or any(
-            type(number) is not int for number in cast("list[Any]", numbers)
-        ):
+        if not isinstance(numbers, list) or not _are_whole(numbers):
             raise PlanError(f"{where}: {name} is a list of whole numbers")
     for name in ("vector", "value"):
         if name in details and not isinstance(details[name], Mapping) and not _is_numbers(details[name]):
@@ -357,6 +360,10 @@ def _check_details(where: str, details: Mapping[str, Any]) -> None:
             raise PlanError(f"{where}: {name} is a text")
     if "step" in details and type(details["step"]) is not int:
         raise PlanError(f"{where}: step is a whole number")
+
+
+def _are_whole(numbers: Any) -> bool:
+    return all(type(number) is int for number in numbers)
 
 
 def _is_numbers(told: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from neuronscope.interventions.errors import SiteNotReachedError, WrongValueError
+from neuronscope_instrumentation.torch.interventions import values
 from neuronscope_instrumentation.torch.interventions.sites import Site
 from neuronscope_instrumentation.torch.outputs import tensor_leaves
 
@@ -133,13 +134,8 @@ class _Take:
             elif self._versions is not None and not kept.is_inference():
                 self._versions[id(kept)] = kept._version
             return kept
-        kind = type(value)
-        if kind is tuple:
-            return tuple([self._keep(item) for item in value])
-        if kind is list:
-            return [self._keep(item) for item in value]
-        if isinstance(value, dict):
-            return {key: self._keep(item) for key, item in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return kind(*[self._keep(item) for item in value])
+        if values.is_sequence(value):
+            return values.like(value, [self._keep(item) for item in value])
+        if values.is_mapping(value):
+            return {key: self._keep(value[key]) for key in value}
         return value

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
 
 from neuronscope_instrumentation.torch.interventions.tree import Tree
 
@@ -14,8 +17,11 @@ def tree(tree: Tree) -> str:
 
 
 def _lines(tree: Tree, names: dict[str, str]) -> Iterator[str]:
-    for path, module in tree.model.named_modules():
-        shapes = ", ".join(f"{name}{list(p.shape)}" for name, p in module.named_parameters(recurse=False))
+    modules: list[tuple[str, nn.Module]] = list(tree.model.named_modules())
+    for path, module in modules:
+        anything: Any = module
+        own: list[tuple[str, nn.Parameter]] = list(anything.named_parameters(recurse=False))
+        shapes = ", ".join(f"{name}{list(parameter.shape)}" for name, parameter in own)
         line = f"{'  ' * path.count('.') if path else ''}{path or '(model)'}: {type(module).__name__}"
         line += f"({shapes})" if shapes else ""
         if path in names:

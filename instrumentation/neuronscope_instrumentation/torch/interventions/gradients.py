@@ -104,7 +104,7 @@ class Backward:
         Raises:
             GradientError: it has none: it does not require a gradient, or was made in inference mode.
         """
-        if not isinstance(value, torch.Tensor):
+        if not torch.is_tensor(value):
             raise GradientError(f"a gradient is of a tensor, not of a {type(value).__name__}")
         if not value.requires_grad:
             raise GradientError("this value does not require a gradient, so none will reach it")
@@ -112,8 +112,8 @@ class Backward:
         if new is not None:
             gradient.replace(new)
         self._gradients.append(gradient)
-        register: Callable[..., Any] = value.register_hook
-        self._handles.append(register(gradient.hook))
+        of: Any = value
+        self._handles.append(of.register_hook(gradient.hook))
         return gradient
 
     def __exit__(

@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from neuronscope.interventions.errors import SiteNotReachedError
+from neuronscope_instrumentation.torch.internals import without_function_modes
 from neuronscope_instrumentation.torch.interventions.sites import Site
 from neuronscope_instrumentation.torch.interventions.unreached import user_line
 from neuronscope_instrumentation.torch.outputs import tensor_leaves
@@ -198,5 +199,5 @@ def shapes(value: object) -> str:
 
 
 def _shape(tensor: torch.Tensor) -> str:
-    with torch._C.DisableTorchFunction():
+    with without_function_modes():
         return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -36,7 +36,7 @@ class Rows:
 
     def __getitem__(self, path: str | int) -> Any:
         found = self._trace[path]
-        return [RowSite(site, self) for site in found] if isinstance(found, list) else RowSite(found, self)
+        return [RowSite(site, self) for site in found] if values.is_sequence(found) else RowSite(found, self)
 
     @property
     def positions(self) -> slice:
@@ -120,11 +120,9 @@ class RowSite:
 def _map(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return function(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_map(item, function) for item in value])
-    if type(value) in {tuple, list}:
-        return type(value)([_map(item, function) for item in value])
-    if isinstance(value, dict):
+    if values.is_sequence(value):
+        return values.like(value, [_map(item, function) for item in value])
+    if values.is_mapping(value):
         changed = copy.copy(value)  # keeps `ModelOutput`s what they are
         for key in value:
             changed[key] = _map(value[key], function)
@@ -137,13 +135,11 @@ def _put(value: Any, rows: Any, where: Callable[[torch.Tensor], tuple[slice, ...
         changed = value.clone()
         changed[where(value)] = rows
         return changed
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_put(item, new, where) for item, new in zip(value, rows, strict=True)])
-    if type(value) in {tuple, list}:
-        return type(value)([_put(item, new, where) for item, new in zip(value, rows, strict=True)])
-    if isinstance(value, dict):
-        changed_dict = copy.copy(value)
+    if values.is_sequence(value):
+        return values.like(value, [_put(item, rows[i], where) for i, item in enumerate(value)])
+    if values.is_mapping(value):
+        replaced = copy.copy(value)
         for key in value:
-            changed_dict[key] = _put(value[key], rows[key], where)
-        return changed_dict
+            replaced[key] = _put(value[key], rows[key], where)
+        return replaced
     return value

@@ -10,6 +10,7 @@ written out at both turns, since a call would cost as much as they do.
 from __future__ import annotations
 
 import contextvars
+import inspect
 import sys
 import threading
 import weakref
@@ -116,7 +117,7 @@ class Run:
         self._call: Callable[..., Any] | None = call
         self._args = args
         self._kwargs = kwargs
-        self.body = getcurrent()
+        self.body: Any = getcurrent()
         self._thread = threading.get_ident()
         self.greenlet: Any = greenlet.greenlet(self._main)
         self.greenlet.gr_context = contextvars.copy_context()
@@ -242,7 +243,7 @@ class Run:
 
     def _main(self) -> None:
         call, args, kwargs = self._call, self._args, self._kwargs
-        self._call, self._args, self._kwargs = None, (), {}
+        self._call, self._args, self._kwargs = None, (), dict[str, Any]()
         try:
             assert call is not None
             self.result = call(*args, **kwargs)
@@ -358,7 +359,9 @@ class Run:
 
     def in_checkpoint(self) -> bool:
         """Does the model wait inside `torch.utils.checkpoint`?"""
-        frame: FrameType | None = sys._getframe() if getcurrent() is self.greenlet else self.greenlet.gr_frame
+        frame: FrameType | None = (
+            inspect.currentframe() if getcurrent() is self.greenlet else self.greenlet.gr_frame
+        )
         while frame is not None:
             if frame.f_code.co_filename.endswith(_CHECKPOINT):
                 return True
@@ -409,8 +412,7 @@ def _count() -> int:
     others = {"": thing}, (present := [thing]), {"": thing.visit}, [thing]
     del thing
     counts = [getrefcount(site) for site in present]
-    assert others
-    return counts[0]
+    return counts[0] + 0 * len(others)  # they are here until now
 
 
 _UNHELD: Final = _count()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ class TorchInterventions:
         full = self._tree.resolve(path)
         if self._tree.find(full) is None:
             self._tree.match(path)  # raises, and names what is close
-        if name in self._tree.model._modules or "." in name or not name:
+        if name in self._tree.children(self._tree.model) or "." in name or not name:
             raise ValueError(f"{name!r} cannot be an alias: it is a submodule's name, or no single name")
         self._tree.aliases[name] = full
 
@@ -103,7 +104,7 @@ class TorchInterventions:
             ValueError: the name is taken.
         """
         tree = self._tree
-        if name in tree.model._modules or name in tree.aliases or name in tree.attached or "." in name:
+        if name in tree.children(tree.model) or name in tree.aliases or name in tree.attached or "." in name:
             raise ValueError(f"{name!r} cannot be attached: the name is taken, or no single name")
         target = tree.find(tree.match(path)[0])
         assert target is not None
@@ -163,7 +164,7 @@ class _Differently:
             if options.fake:
                 # Weights are real, and become fake where they are used: nothing about the model changes.
                 mode = FakeTensorMode(allow_non_fake_inputs=True)
-                args, kwargs = tree_map(lambda leaf: _faked(mode, leaf), (args, kwargs))
+                args, kwargs = tree_map(partial(_faked, mode), (args, kwargs))
                 contexts.enter_context(mode)
             return self._call(*args, **kwargs)
 

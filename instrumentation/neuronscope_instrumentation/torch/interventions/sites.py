@@ -12,6 +12,7 @@ from torch import nn
 
 from neuronscope.interventions.errors import OutOfOrderError, TraceClosedError, WrongValueError
 from neuronscope_instrumentation.torch import slots
+from neuronscope_instrumentation.torch.internals import class_of
 from neuronscope_instrumentation.torch.interventions import values
 from neuronscope_instrumentation.torch.interventions.threadstate import (
     autocasting,
@@ -233,10 +234,10 @@ class Site:
         return self.tree.child(self, index)
 
     def __len__(self) -> int:
-        return len(self.module._modules)
+        return len(self.tree.children(self.module))
 
     def __iter__(self) -> Iterator[Site]:
-        return (self.tree.child(self, name) for name in self.module._modules)
+        return (self.tree.child(self, name) for name in self.tree.children(self.module))
 
     def __bool__(self) -> bool:
         return True
@@ -250,7 +251,7 @@ class Site:
         """The slot through which the module's calls come; gives `visit`."""
         self.slot = slot
         below = slot.below
-        self.call = MethodType(type(self.module)._call_impl, self.module) if below is None else below
+        self.call = MethodType(class_of(self.module)._call_impl, self.module) if below is None else below
         return self.visit
 
     def visit(self, *args: Any, **kwargs: Any) -> Any:

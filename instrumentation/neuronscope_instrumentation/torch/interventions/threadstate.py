@@ -25,10 +25,6 @@ _C: Final[Any] = getattr(torch, "_C")  # noqa: B009  no stubs for what is used h
 _autograd: Final[Any] = _C._autograd
 
 
-def _zero(*_: Any) -> int:
-    return 0
-
-
 def _yes() -> bool:
     return True
 

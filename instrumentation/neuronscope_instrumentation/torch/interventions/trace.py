@@ -23,8 +23,8 @@ class Trace:
     """One call of a model, to be read and changed from the body of a ``with`` statement.
 
     The body is ordinary code that runs where it stands; the model runs up to each site that the body asks
-    for, and on to its end when the body ends.  A trace belongs to the thread that entered it; other threads may
-    call and trace the same model meanwhile.
+    for, and on to its end when the body ends.  A trace belongs to the thread that entered it; other threads
+    may call and trace the same model meanwhile.
 
     Dropping a trace without leaving its block, or leaving by any exception, ends the model and leaves nothing
     behind on it.
@@ -105,14 +105,14 @@ class Trace:
     # --- sites -------------------------------------------------------------------------------------
 
     def __getitem__(self, path: str | int) -> Any:
-        site = self._sites.get(path)
+        site = self._sites.get(path)  # type: ignore[arg-type]  # a number finds nothing
         if site is not None and site.here:
             return site
-        if path.__class__ is str and "*" not in path:
-            return self._tree.new_site(self._run or self._started(), path)
-        if isinstance(path, str):
-            return self.sites(path) if "*" in path else self._tree.site(self._started(), path)
-        return self._tree.child(self.root, path)
+        if not isinstance(path, str):
+            return self._tree.child(self.root, path)
+        if "*" in path:
+            return self.sites(path)
+        return self._tree.new_site(self._run or self._started(), path)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -117,11 +117,16 @@ class Tree:
         """Paths that a path or pattern stands for, in the model's order."""
         return layers.match_layers(self.model, self.resolve(pattern))
 
+    @staticmethod
+    def children(module: nn.Module) -> dict[str, Any]:
+        """A module's submodules by name; TorchScript keeps them in a dictionary of its own kind."""
+        return dict(cast(Any, module)._modules.items())
+
     # --- below a site ------------------------------------------------------------------------------
 
     def child(self, site: Site, index: int | str | slice) -> Any:
         """A child by number, several by a slice, or one further down by its path from here."""
-        names = list(site.module._modules)
+        names = list(self.children(site.module))
         if isinstance(index, slice):
             return [self._below(site, name) for name in names[index]]
         if isinstance(index, int):
@@ -134,7 +139,7 @@ class Tree:
 
     def below(self, site: Site, name: str) -> Any:
         """A child by its name, or a view's value."""
-        if name in site.module._modules:
+        if name in self.children(site.module):
             return self._below(site, name)
         view = self._view(site, name)
         if view is not None:
@@ -209,20 +214,21 @@ class Tree:
         if parts and parts[0] in self.attached:
             parent = self.attached[parts.pop(0)]
         for part in parts:
-            parent = dict(parent._modules.items()).get(part)
+            parent = self.children(cast(nn.Module, parent)).get(part)
             if parent is None:
                 layers.find_layer(self.model, path)  # raises, and names what is close
-        siblings: Any = parent._modules
-        if not hasattr(siblings, "get"):  # TorchScript's own kind of dictionary
-            siblings = dict(siblings.items())
+        siblings: Any = cast(Any, parent)._modules
+        if not hasattr(siblings, "get"):  # TorchScript's
+            siblings = self.children(cast(nn.Module, parent))
         module = siblings.get(last)
         if module is None:
             layers.find_layer(self.model, path)
-        return siblings, last, module, Slot(module).prepare(module)
+        found = cast(nn.Module, module)
+        return siblings, last, found, Slot(found).prepare(found)
 
     def _no_attribute(self, site: Site, name: str) -> AttributeError:
         names: Sequence[str] = [
-            *site.module._modules, *(view.name for view in self.views_of(site.path, site.module)),
+            *self.children(site.module), *(view.name for view in self.views_of(site.path, site.module)),
             "output", "input", "inputs", "first", "ops", "skip", "edit", "replace", "replace_first",
         ]  # fmt: skip
         close = difflib.get_close_matches(name, names, 3) or names[:6]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ _OURS = ("neuronscope_instrumentation/torch/interventions/", "neuronscope/interv
 
 def user_line() -> str:
     """``file:line`` of the innermost frame that is not ours."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = inspect.currentframe()
     while frame is not None and any(part in frame.f_code.co_filename for part in _OURS):
         frame = frame.f_back
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

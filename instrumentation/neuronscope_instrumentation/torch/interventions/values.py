@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 
+from neuronscope_instrumentation.torch.internals import class_of
 from neuronscope_instrumentation.torch.outputs import first_tensor
 
 _NOTHING: Final = object()
 
 
-def mismatch(old: object, new: object, where: str = "the value") -> str | None:
+def is_mapping(value: object) -> bool:
+    """A dictionary of some kind: transformers' outputs are."""
+    return isinstance(value, Mapping)
+
+
+def is_sequence(value: object) -> bool:
+    """A tuple or a list."""
+    return isinstance(value, tuple | list)
+
+
+def mismatch(old: Any, new: Any, where: str = "the value") -> str | None:
     """Why `new` cannot stand for `old`; None if it can.
 
     Structures must be of the same kind and length, dictionaries have the same keys, tensors the same shape,
@@ -23,10 +34,10 @@ def mismatch(old: object, new: object, where: str = "the value") -> str | None:
         return None
     if isinstance(old, torch.Tensor):
         return _tensor_mismatch(old, new, where)
-    if isinstance(old, Mapping):
-        return _mapping_mismatch(cast(Mapping[Any, Any], old), new, where)
-    if isinstance(old, tuple | list):
-        return _sequence_mismatch(cast(Sequence[Any], old), new, where)
+    if is_mapping(old):
+        return _mapping_mismatch(old, new, where)
+    if is_sequence(old):
+        return _sequence_mismatch(old, new, where)
     if not isinstance(new, type(old)):
         return f"{where} is a {_kind(old)}, not a {_kind(new)}."
     return None
@@ -63,12 +74,13 @@ def inputs_first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return next(iter(kwargs.values()), None)
 
 
-def inputs_mismatch(old: Any, new: object, where: str) -> str | None:
+def inputs_mismatch(old: Any, new: Any, where: str) -> str | None:
     """Why arguments cannot stand for others; they may be more or fewer, but not of other kinds."""
-    pair = cast("tuple[Any, ...]", new) if isinstance(new, tuple) else ()
-    if len(pair) != 2 or not isinstance(pair[0], tuple) or not isinstance(pair[1], dict):
+    pair: Any = new if is_sequence(new) else ()
+    if len(pair) != 2 or not is_sequence(pair[0]) or not is_mapping(pair[1]):
         return f"{where} are a pair of positional arguments (a tuple) and arguments by name (a dictionary)."
-    args, kwargs = cast("tuple[tuple[Any, ...], dict[str, Any]]", pair)
+    args: tuple[Any, ...] = pair[0]
+    kwargs: dict[str, Any] = pair[1]
     both = [
         *((f"{where}[0][{i}]", a, b) for i, (a, b) in enumerate(zip(old[0], args, strict=False))),
         *((f"{where}[1][{name!r}]", old[1][name], kwargs[name]) for name in kwargs if name in old[1]),
@@ -99,49 +111,43 @@ def _tensor_mismatch(old: torch.Tensor, new: object, where: str) -> str | None:
     return None
 
 
-def _mapping_mismatch(old: Mapping[Any, Any], new: object, where: str) -> str | None:
-    if not isinstance(new, Mapping):
+def _mapping_mismatch(old: Any, new: Any, where: str) -> str | None:
+    if not is_mapping(new):
         return f"{where} is a {_kind(old)} of {list(old)}, not a {_kind(new)}."
-    given = cast(Mapping[Any, Any], new)
-    if list(given) != list(old):
-        return f"{where} has {list(old)}, not {list(given)}."
+    if list(new) != list(old):
+        return f"{where} has {list(old)}, not {list(new)}."
     return next(
-        (why for key in old if (why := mismatch(old[key], given[key], f"{where}[{key!r}]")) is not None),
+        (why for key in old if (why := mismatch(old[key], new[key], f"{where}[{key!r}]")) is not None),
         None,
     )
 
 
-def _sequence_mismatch(old: Sequence[Any], new: object, where: str) -> str | None:
-    if not isinstance(new, tuple | list) or isinstance(new, tuple) is not isinstance(old, tuple):
+def _sequence_mismatch(old: Any, new: Any, where: str) -> str | None:
+    if not is_sequence(new) or isinstance(new, tuple) is not isinstance(old, tuple):
         return (
             f"{where} is a {_kind(old)} of {len(old)}, not a {_kind(new)}. "
             "To replace its first tensor and keep the rest, use replace_first."
         )
-    given = cast(Sequence[Any], new)
-    if len(given) != len(old):
-        return f"{where} is a {_kind(old)} of {len(old)}, not of {len(given)}."
-    pairs = enumerate(zip(old, given, strict=True))
-    return next((why for i, (a, b) in pairs if (why := mismatch(a, b, f"{where}[{i}]")) is not None), None)
+    if len(new) != len(old):
+        return f"{where} is a {_kind(old)} of {len(old)}, not of {len(new)}."
+    whys = (mismatch(old[i], new[i], f"{where}[{i}]") for i in range(len(old)))
+    return next((why for why in whys if why is not None), None)
 
 
 def _replace(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
     """The value with `old` replaced; `_NOTHING` where it is not in it."""
     if value is old:
         return new
-    if isinstance(value, Mapping):
-        found = _replace_item(list(cast(Mapping[Any, Any], value).items()), old, new)
-        return _NOTHING if found is None else _mapping_like(cast(Mapping[Any, Any], value), found)
-    if isinstance(value, tuple | list):
-        items = cast(Sequence[Any], value)
-        found = _replace_item(list(enumerate(items)), old, new)
+    if is_mapping(value):
+        found = _replace_item(list(value.items()), old, new)
+        return _NOTHING if found is None else _mapping_like(value, found)
+    if is_sequence(value):
+        found = _replace_item(list(enumerate(value)), old, new)
         if found is None:
             return _NOTHING
-        changed = [*items]
+        changed = [*value]
         changed[found[0]] = found[1]
-        if isinstance(value, list):
-            return changed
-        kind = type(cast(object, value))
-        return kind(*changed) if hasattr(kind, "_fields") else kind(changed)
+        return like(value, changed)
     if is_dataclass(value) and not isinstance(value, type):
         pairs = [(field.name, getattr(value, field.name)) for field in fields(value)]
         found = _replace_item(pairs, old, new)
@@ -169,7 +175,13 @@ def _mapping_like(value: Mapping[Any, Any], change: tuple[Any, Any]) -> Mapping[
 
     changed: Any = copy.copy(value)  # keeps `ModelOutput`s what they are
     changed[change[0]] = change[1]
-    return cast(Mapping[Any, Any], changed)
+    return changed  # type: ignore[no-any-return]  # of the value's own kind
+
+
+def like(sequence: Any, items: list[Any]) -> Any:
+    """The items as the kind of sequence that another one is: a list, a tuple, a named tuple."""
+    kind = class_of(sequence)
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
 def _kind(value: object) -> str:
