@@ -25,7 +25,7 @@ from neuronscope.signals import names
 from neuronscope.signals.views import retrieval_spans
 from neuronscope_instrumentation.chroma.collections import metric_of, namespace_of, peer_of
 from store_cases import COLLECTION, QUERY
-from store_chroma import QUIET
+from store_chroma import quiet
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def collection() -> Iterator[Any]:
 def client() -> Any:
     """A client of an empty database."""
     database = f"db{uuid.uuid4().hex}"
-    chromadb.EphemeralClient(QUIET)
-    chromadb.AdminClient(QUIET).create_database(database)
-    return chromadb.EphemeralClient(QUIET, database=database)
+    chromadb.EphemeralClient(quiet())
+    chromadb.AdminClient(quiet()).create_database(database)
+    return chromadb.EphemeralClient(quiet(), database=database)
 
 
 class Words(EmbeddingFunction[Documents]):

@@ -37,7 +37,12 @@ from store_cases import (
     StoreCase,
 )
 
-QUIET = Settings(anonymized_telemetry=False)
+
+def quiet() -> Settings:
+    """Settings without Chroma's own telemetry; a client writes into those that it is given."""
+    return Settings(anonymized_telemetry=False)
+
+
 DOCUMENTS: dict[str, Any] = {
     "ids": [str(number) for number in IDS],
     "embeddings": [list(vector) for vector in VECTORS],
@@ -58,9 +63,9 @@ def filled(client: Any) -> Any:
 def embedded() -> Generator[Any]:
     """A collection in this process, in a database of its own."""
     database = f"db{uuid.uuid4().hex}"
-    chromadb.EphemeralClient(QUIET)
-    chromadb.AdminClient(QUIET).create_database(database)
-    yield filled(chromadb.EphemeralClient(QUIET, database=database))
+    chromadb.EphemeralClient(quiet())
+    chromadb.AdminClient(quiet()).create_database(database)
+    yield filled(chromadb.EphemeralClient(quiet(), database=database))
 
 
 @functools.cache
@@ -97,7 +102,7 @@ def clients() -> tuple[Any, Any]:
         chroma_server_http_port=running(),
         anonymized_telemetry=False,
     )
-    return chromadb.AdminClient(settings), chromadb.HttpClient("127.0.0.1", running(), settings=QUIET)
+    return chromadb.AdminClient(settings), chromadb.HttpClient("127.0.0.1", running(), settings=quiet())
 
 
 def new_collection() -> tuple[str, Any]:
@@ -119,7 +124,7 @@ def served() -> Generator[Any]:
 async def aserved() -> AsyncGenerator[Any]:
     """Its asynchronous twin."""
     database, _ = new_collection()
-    client = await chromadb.AsyncHttpClient("127.0.0.1", running(), settings=QUIET, database=database)
+    client = await chromadb.AsyncHttpClient("127.0.0.1", running(), settings=quiet(), database=database)
     yield await client.get_collection(COLLECTION, embedding_function=None)
 
 
