@@ -155,3 +155,12 @@ def test_a_statement_is_read_once() -> None:
     """A service sends the same few over and over."""
     text = "SELECT id FROM items ORDER BY e <=> %s LIMIT 7"
     assert read(text) is read(text)
+
+
+def test_long_literals_are_put_aside() -> None:
+    """A vector written into the statement makes no two alike: without it, it is one of the same few."""
+    vector = "[" + ",".join(str(i / 1000) for i in range(1536)) + "]"
+    statement = said(f"SELECT id, e <=> '{vector}' AS d FROM items WHERE n = 1 ORDER BY d LIMIT 4")
+    assert statement.query == Place(literal=vector)
+    assert (statement.table, statement.limit, statement.filtered) == ("items", Place(literal="4"), True)
+    assert said(f"INSERT INTO items (e) VALUES ('{vector}')").certain

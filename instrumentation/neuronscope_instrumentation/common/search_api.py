@@ -21,6 +21,7 @@ MAX_DEPTH: Final = 12
 MAX_SEARCHES: Final = 128
 MAX_LEARNED: Final = 4096
 DEFAULT_SIZE: Final = 10
+_CLAUSES: Final = frozenset({"knn", "neural"})
 # Where further clauses may be.
 _WITHIN: Final = frozenset(
     {
@@ -105,16 +106,21 @@ def asked_of(body: Any, size: Any = None) -> Asked | None:
     if not isinstance(body, Mapping):
         return None
     told = cast("Mapping[str, Any]", body)
-    clauses = tuple(_clauses(told, 0))
-    if not clauses:
+    seen = _Seen()
+    seen.look(told, 0)
+    if not seen.clauses:
         return None
+    both = "query" in told and "knn" in told
+    fused = (
+        "rrf" if seen.rrf or "rrf" in (told.get("rank") or ()) else "hybrid" if both or seen.hybrid else None
+    )
     asked_size = told.get("size", size)
     return Asked(
-        clauses,
+        seen.clauses,
         int(asked_size) if str(asked_size).isdigit() else None,
-        _has(told, "filter", 0) or any(clause.filtered for clause in clauses),
-        ("query" in told and "knn" in told) or _has(told, "hybrid", 0),
-        _fusion(told),
+        seen.filter or any(clause.filtered for clause in seen.clauses),
+        both or seen.hybrid,
+        fused,
     )
 
 
@@ -133,21 +139,42 @@ def searches_of(body: Any) -> list[Asked | None] | None:
     return asked if any(each is not None for each in asked) else None
 
 
-def _clauses(node: Any, depth: int) -> Iterator[Clause]:
-    if depth > MAX_DEPTH:
-        return
-    if isinstance(node, list | tuple):
-        for each in islice(cast("Sequence[Any]", node), MAX_SEARCHES):
-            if isinstance(each, Mapping):
-                yield from _clauses(each, depth + 1)
-        return
-    for key, value in cast("Mapping[str, Any]", node).items() if isinstance(node, Mapping) else ():
-        if key in ("knn", "neural"):
-            yield from _knn(value)
-        elif key == "script":
-            yield from _script(value)
-        if key in _WITHIN:
-            yield from _clauses(value, depth + 1)
+class _Seen:
+    """What is met on one walk through a body."""
+
+    __slots__ = ("clauses", "filter", "hybrid", "rrf")
+
+    def __init__(self) -> None:
+        self.clauses: list[Clause] = []
+        self.filter = False
+        self.rrf = False
+        self.hybrid = False
+
+    def look(self, node: Any, depth: int) -> None:
+        """Walk through a node, no deeper than `MAX_DEPTH`."""
+        if depth > MAX_DEPTH:
+            return
+        if type(node) is list or type(node) is tuple:
+            for each in cast("Sequence[Any]", node)[:MAX_SEARCHES]:
+                if isinstance(each, dict):
+                    self.look(each, depth + 1)
+            return
+        for key, value in cast("Mapping[str, Any]", node).items() if isinstance(node, Mapping) else ():
+            if key in _CLAUSES:
+                self.clauses.extend(_knn(value))
+            elif key == "script":
+                self.clauses.extend(_script(value))
+            elif key in _WITHIN:
+                self._note(key)
+                self.look(value, depth + 1)
+
+    def _note(self, key: str) -> None:
+        if key == "filter":
+            self.filter = True
+        elif key == "rrf":
+            self.rrf = True
+        elif key == "hybrid":
+            self.hybrid = True
 
 
 def _knn(value: Any) -> Iterator[Clause]:
@@ -188,20 +215,6 @@ def _script(value: Any) -> Iterator[Clause]:
         if is_vector(each):
             yield Clause(None, kept_vector(each), None, None, False)
             return
-
-
-def _has(node: Any, name: str, depth: int) -> bool:
-    if depth > MAX_DEPTH or not isinstance(node, Mapping):
-        return False
-    told = cast("Mapping[str, Any]", node)
-    return name in told or any(_has(told[key], name, depth + 1) for key in _WITHIN & told.keys())
-
-
-def _fusion(body: Mapping[str, Any]) -> str | None:
-    """What merges several searches."""
-    if _has(body, "rrf", 0) or "rrf" in (body.get("rank") or ()):
-        return "rrf"
-    return "hybrid" if ("query" in body and "knn" in body) or _has(body, "hybrid", 0) else None
 
 
 def is_vector(value: Any) -> bool:

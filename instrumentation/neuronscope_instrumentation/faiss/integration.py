@@ -25,6 +25,7 @@ from neuronscope.signals import names
 from neuronscope_instrumentation.faiss import arrays
 
 Arguments = dict[str, Any]
+_BINARY: Final[dict[type, bool]] = {}  # by class
 FAISS_HERE: Final = Peer("faiss")
 # faiss/MetricType.h; inner products and FAISS's Jaccard are similarities, all others distances.
 METRICS: Final = {
@@ -80,7 +81,10 @@ REMOVE: Final = Endpoint(operation=Operation.STORE, read_request=read_write, rea
 # --- what the hot path keeps of a call --------------------------------------------------------------------
 def _search(index: Any, arguments: Arguments, _content: bool, *, k: int | None = None) -> Snapshot:
     vectors, params = arguments.get("x"), arguments.get("params")
-    binary = not hasattr(index, "metric_arg")  # an IndexBinary has none, and always counts differing bits
+    kind = type(index)
+    binary = _BINARY.get(kind)
+    if binary is None:  # a binary index has no `metric_arg`, and always counts differing bits
+        binary = _BINARY[kind] = not hasattr(index, "metric_arg")
     kept = {
         "vectors": arrays.kept(vectors),
         "count": arrays.rows(vectors),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 MAX_CACHED: Final = 512
-# Longer statements hold vectors as literals, so that no two are alike: they would only fill the cache.
+# Longer statements hold vectors as literals, so that no two are alike.
 MAX_CACHED_LENGTH: Final = 4_096
 METRICS: Final = {
     "<->": "euclid",
@@ -38,6 +38,8 @@ _QUOTED: Final = re.compile(
 _VECTOR_TYPE: Final = re.compile(
     r"::\s*(?:\w+\.)?(?:vector|halfvec|sparsevec)\b|\bAS\s+(?:vector|halfvec|sparsevec)\b", re.IGNORECASE
 )
+_LONG_LITERAL: Final = re.compile(r"'\[[^'\]]*\]'")
+_SHORT_LITERAL: Final = "'[0]'"
 _VECTOR_LITERAL: Final = re.compile(r"'\s*\[\s*[-+.\d]")
 _WRITTEN: Final = re.compile(
     r"\b(?:INSERT\s+INTO|MERGE\s+INTO(?:\s+ONLY)?|DELETE\s+FROM(?:\s+ONLY)?|UPDATE(?:\s+ONLY)?)\s+([\w.\"]+)",
@@ -104,7 +106,14 @@ class Statement:
 
 def read(text: str) -> Statement | None:
     """What `text` says about vectors; None if it cannot be about them."""
-    return _read_once(text) if len(text) <= MAX_CACHED_LENGTH else _read(text)
+    if len(text) <= MAX_CACHED_LENGTH:
+        return _read_once(text)
+    # Without its vectors a statement is one of the same few again.
+    statement = _read_once(_LONG_LITERAL.sub(_SHORT_LITERAL, text))
+    if statement is None or statement.query is None or statement.query.literal != _SHORT_LITERAL.strip("'"):
+        return statement
+    found = _LONG_LITERAL.search(text)
+    return replace(statement, query=Place(literal=found[0].strip("'"))) if found else statement
 
 
 def _read(text: str) -> Statement | None:
