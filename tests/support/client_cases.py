@@ -259,6 +259,14 @@ def observe_async(
     return Outcome(value, wire(server), logs, exporter.spans)
 
 
+async def until_asked(server: FakeProvider) -> None:
+    """Wait until a request has come, five seconds at most."""
+    for _ in range(500):
+        if server.requests:
+            return
+        await asyncio.sleep(0.01)
+
+
 def three_ways(run: Callable[[Mode], Outcome]) -> tuple[Outcome, Outcome]:
     """Run in all modes, require that the service and the provider saw the same; returns on and content."""
     off, on, content = (run(mode) for mode in MODES)
