@@ -32,6 +32,7 @@ from client_cases import (
     observe,
     observe_async,
     three_ways,
+    until_asked,
     with_calls,
 )
 from neuronscope.engine.guard import GUARD
@@ -153,7 +154,7 @@ def test_a_cancelled_call(case: ClientCase, call: Call, servers: dict[str, FakeP
     async def run(client: Any, server: FakeProvider) -> Any:
         server.reply(late(call))
         task = asyncio.ensure_future(call.arun(client))
-        await asyncio.sleep(0.02)
+        await until_asked(server)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
