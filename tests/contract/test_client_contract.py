@@ -38,6 +38,7 @@ from client_cases import (
     observe_async,
     plain,
     three_ways,
+    until_asked,
 )
 from neuronscope import platform
 from neuronscope.engine.guard import GUARD
@@ -367,7 +368,7 @@ def test_a_cancelled_call_is_cancelled_and_told(case: ClientCase, server: FakePr
     async def scenario(client: Any, server: FakeProvider) -> Any:
         server.reply(Reply(body={}, delay_s=3))
         task = asyncio.ensure_future(case.achat(client))
-        await asyncio.sleep(0.1)
+        await until_asked(server)
         task.cancel()
         try:
             await task
