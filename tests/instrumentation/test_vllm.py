@@ -86,7 +86,8 @@ def answered(prompt: str, delay: float = 0.0) -> RequestOutput:
 
 
 def as_list(value: Any) -> list[Any]:
-    return value if type(value) is list else [value]
+    several: list[Any] = [value] if isinstance(value, str) else value
+    return several
 
 
 class LLM:
