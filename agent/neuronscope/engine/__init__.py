@@ -326,7 +326,7 @@ class Engine(Calls):
             worker.put_log(item)
 
     def _finish_item(self, item: Any) -> SpanRecord | LogRecord:
-        kind: type[object] = type(item)
+        kind = item.__class__
         policy = self._policy
         if kind is LogItem:
             self.steward.ledger.span(None, "logging", item.hot_ns)

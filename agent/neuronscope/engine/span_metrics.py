@@ -81,7 +81,7 @@ class SpanMetrics:
         billed = attributes.get(names.OPERATION_NAME) not in _AGGREGATES
         for metric, token_type, key in _CALL if billed else _CALL[:1]:
             value = attributes.get(key)
-            if value.__class__ is int or value.__class__ is float:
+            if isinstance(value, int | float):
                 slot = (metric, token_type)
                 values.append((known.get(slot) or self._find(known, slot, attributes), value))
         self._metrics.fill(values, exemplar, record.end_unix_ns)

@@ -262,7 +262,7 @@ class Worker(Intake):
         self._make_room()
 
     def _take(self, item: Any, nbytes: int) -> None:
-        kind: type[object] = type(item)
+        kind = item.__class__
         if kind is LayerItem:
             self._layers.append(item.record)
             self._batch_bytes += nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
@@ -52,7 +52,7 @@ class FixedIds:
 
 
 @contextmanager
-def fixed(tick_s: float = 0.001) -> Iterator[FixedClock]:
+def fixed(tick_s: float = 0.001) -> Generator[FixedClock]:
     """Within the block, spans have the same times and ids in every run.
 
     ::

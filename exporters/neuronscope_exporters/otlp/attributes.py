@@ -185,8 +185,8 @@ class AttributeEncoder:
                     continue
             kind = value.__class__
             if kind is str:
-                values: dict[object, bytes] = known.values
-                add(values.get(value) or known.text(value))
+                encoded: bytes | None = known.values.get(value)
+                add(encoded or known.text(value))
             elif kind is int:
                 if 0 <= value < KNOWN:
                     add((known.short if value < _ONE_BYTE else known.long) + VARINTS[value])
