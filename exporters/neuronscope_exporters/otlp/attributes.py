@@ -101,7 +101,8 @@ class _Key:
         self.double = self._begin(9) + b"\x21"
         # Indexed by the length of the varint that follows.
         self.integers = [self._begin(1 + size) + b"\x18" for size in range(11)]
-        self.short, self.long = self.integers[1:3]  # the commonest
+        self.short: bytes = self.integers[1]  # the commonest
+        self.long: bytes = self.integers[2]
         self.true = self._begin(2) + _TRUE
         self.false = self._begin(2) + _FALSE
         # Texts, and tuples of texts only: no two of those are equal and yet encoded differently, as True
@@ -189,7 +190,8 @@ class AttributeEncoder:
                 add(encoded or known.text(value))
             elif kind is int:
                 if 0 <= value < KNOWN:
-                    add((known.short if value < _ONE_BYTE else known.long) + VARINTS[value])
+                    number: bytes = VARINTS[value]
+                    add((known.short if value < _ONE_BYTE else known.long) + number)
                 else:
                     add(known.integer(value))
             elif kind is float:
