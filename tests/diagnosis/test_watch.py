@@ -175,8 +175,11 @@ def test_a_finding_before_any_traffic_is_told_once(
 def test_a_search_of_the_wrong_kind_is_a_failed_one(platform: ns.Platform) -> None:
     """A coroutine function, hits without scores: counted, no verdict."""
     GUARD.reraise = False
-    wrong: Any = lambda _: [("a", None)]  # noqa: E731 - its type is wrong on purpose
-    ns.watch_canaries("c", wrong, CANARIES)
+
+    def unscored(_: Any) -> Any:
+        return [("a", None)]
+
+    ns.watch_canaries("c", unscored, CANARIES)
     platform.watch.checks.run_all()
     assert gauge(names.CANARY_REPLAYS) == {("c", "failed"): 1}
 
