@@ -324,3 +324,24 @@ def test_errors_raised_in_greenlets_do_not_bring_the_process_down() -> None:
             _ = t.h[0].input
             _ = t.head.output
     assert not left_on(net)
+
+
+def test_sites_are_used_again_unless_somebody_holds_them() -> None:
+    """A site that outlives its trace is dead, and stays so."""
+    net = blocks()
+    model = ns.Model.wrap(net)
+    with model.trace(X) as t:
+        kept = t["h.1"]
+        number = id(t["h.0"])
+        _ = kept.output
+    with model.trace(X) as t:
+        assert id(t["h.0"]) == number
+        assert t["h.1"] is not kept
+        with pytest.raises(InterventionError):
+            _ = kept.output
+        with pytest.raises(InterventionError):
+            kept.output = X
+        assert torch.equal(t["h.1"].output[0], net.h[1](net.h[0](X)[0])[0])
+    with pytest.raises(InterventionError):
+        kept.skip(X)
+    assert not left_on(net)

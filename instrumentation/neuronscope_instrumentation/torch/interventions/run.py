@@ -14,7 +14,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from sys import getrefcount
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -309,8 +309,8 @@ class Run:
         if self.stopped or self.unsettled:
             for site in present:
                 site.want_nothing()
-        for site, free in zip(present, unheld(present), strict=True):
-            if free and site.ops_seen is None:
+        for site in present:
+            if getrefcount(site) <= _UNHELD and site.ops_seen is None:
                 site.here = False
                 site.visits = 0
                 if site.observers:
@@ -396,11 +396,6 @@ def _gone() -> Any:
     raise TraceClosedError("this trace was abandoned")
 
 
-def unheld(sites: Sequence[object]) -> list[bool]:
-    """Which sites are held by nobody but their run and their slot."""
-    return [getrefcount(site) <= _UNHELD for site in sites]
-
-
 def _count() -> int:
     """How many references there are to a site that nobody else holds: in this version of Python."""
 
@@ -411,8 +406,10 @@ def _count() -> int:
     # The run's dictionary and list; the entry of its slot, and whose that is.
     others = {"": thing}, (present := [thing]), {"": thing.visit}, [thing]
     del thing
-    counts = [getrefcount(site) for site in present]
-    return counts[0] + 0 * len(others)  # they are here until now
+    count = 0
+    for site in present:
+        count = getrefcount(site)
+    return count + 0 * len(others)  # they are here until now
 
 
 _UNHELD: Final = _count()

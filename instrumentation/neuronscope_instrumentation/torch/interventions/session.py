@@ -72,7 +72,7 @@ class TorchInterventions:
             self._tree.match(path)  # raises, and names what is close
         if name in self._tree.children(self._tree.model) or "." in name or not name:
             raise ValueError(f"{name!r} cannot be an alias: it is a submodule's name, or no single name")
-        self._tree.aliases[name] = full
+        self._tree.add_alias(name, full)
 
     def view(self, view: View) -> None:
         """Define a view; a later one of the same name and modules goes before an earlier one."""

@@ -106,8 +106,8 @@ class Trace:
 
     def __getitem__(self, path: str | int) -> Any:
         site = self._sites.get(path)  # type: ignore[arg-type]  # a number finds nothing
-        if site is not None and site.here:
-            return site
+        if site is not None:
+            return site if site.here else self._tree.come_again(site.run, site)
         if not isinstance(path, str):
             return self._tree.child(self.root, path)
         if "*" in path:

@@ -30,7 +30,7 @@ class Tree:
         views: values over sites, by name.
     """
 
-    __slots__ = ("_places", "_runs", "aliases", "attached", "model", "site_class", "views")
+    __slots__ = ("_matched", "_places", "_runs", "aliases", "attached", "model", "site_class", "views")
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -39,6 +39,7 @@ class Tree:
         self.views: dict[str, list[View]] = {}
         self.site_class: type[Site] = Site
         self._runs: list[Run] = []
+        self._matched: dict[str, tuple[int, list[str]]] = {}
         self._places: dict[str, _Place] = {"": ({"": model}, "", model, Slot(model).prepare(model))}
 
     def site(self, run: Run, path: str) -> Site:
@@ -79,6 +80,19 @@ class Tree:
                 site.observe(_Edits(site.slot))
         return site
 
+    def come_again(self, run: Run, site: Site) -> Site:
+        """A site of an earlier run, asked for in this one: `new_site` without its look-ups."""
+        siblings, key, module, slot = site.place
+        if siblings.get(key) is not module or site.__class__ is not self.site_class or run.closed:
+            return self.new_site(run, site.path)
+        if visit(slot, module, site) is not site:  # type: ignore[comparison-overlap]  # a visitor is a site here
+            return self.new_site(run, site.path)
+        site.here = True
+        run.present.append(site)
+        if site.slot.edits:
+            site.observe(_Edits(site.slot))
+        return site
+
     def take_run(self) -> Run:
         """A run that is ready to begin: one of an earlier trace, or a new one."""
         try:
@@ -100,6 +114,11 @@ class Tree:
             return path
         return f"{target}{dot}{rest}"
 
+    def add_alias(self, name: str, path: str) -> None:
+        """Another name for the beginning of a path."""
+        self.aliases[name] = path
+        self._matched.clear()
+
     def find(self, path: str) -> nn.Module | None:
         """The module at a path now; None if there is none."""
         module: Any = self.model
@@ -115,7 +134,11 @@ class Tree:
 
     def match(self, pattern: str) -> list[str]:
         """Paths that a path or pattern stands for, in the model's order."""
-        return layers.match_layers(self.model, self.resolve(pattern))
+        size = _size(self.model)
+        found = self._matched.get(pattern)
+        if found is None or found[0] != size:  # a module that took another's place is found by its site
+            found = self._matched[pattern] = size, layers.match_layers(self.model, self.resolve(pattern))
+        return found[1]
 
     @staticmethod
     def children(module: nn.Module) -> dict[str, Any]:
@@ -242,6 +265,16 @@ def _has(view: View, path: str, module: nn.Module) -> bool:
     if isinstance(view.of, str):
         return layers.pattern_matches(view.of, path)
     return isinstance(module, view.of)
+
+
+def _size(model: nn.Module) -> int:
+    """How many modules a model has, each counted where it is."""
+    found, waiting = 0, [model]
+    while waiting:
+        children: Any = vars(waiting.pop())["_modules"]
+        found += len(children)
+        waiting.extend([child for child in children.values() if child is not None])
+    return found
 
 
 class _Edits:
