@@ -9,7 +9,7 @@ import asyncio
 import importlib
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import psycopg
@@ -341,7 +341,7 @@ def test_psycopg2_types_are_its_own(uri: str) -> None:
 
     def use(connection: Any) -> Any:
         cursor = connection.cursor()
-        kind: type[Any] = type(cursor)
+        kind = cast("type[object]", type(cursor))
         assert isinstance(cursor, extensions.cursor)
         assert repr(kind) == repr(extensions.cursor)
         assert kind.__name__ == "cursor"
@@ -412,12 +412,12 @@ def test_asyncpg_is_observed(uri: str) -> None:
 
     async def use() -> Any:
         async with asyncpg.create_pool(uri, min_size=1, max_size=1) as pool, pool.acquire() as connection:
-            rows: Any = await connection.fetch(nearest, TEXT)
+            rows = cast("list[Any]", await connection.fetch(nearest, TEXT))
             prepared = await connection.prepare(nearest)
             again = await prepared.fetch(TEXT)
             row = await connection.fetchrow(nearest, TEXT)
             value = await connection.fetchval(nearest, TEXT)
-            assert repr(type(rows)) == "<class 'list'>"
+            assert isinstance(rows, list)
             assert row == rows[0]
             return [tuple(row) for row in [*rows, *again]], value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from neuronscope.instrumentation import (
     ClientIntegration,
@@ -25,7 +25,7 @@ from neuronscope.signals import names
 from neuronscope_instrumentation.faiss import arrays
 
 Arguments = dict[str, Any]
-_BINARY: Final[dict[type, bool]] = {}  # by class
+_BINARY: Final[dict[type[object], bool]] = {}  # by class
 FAISS_HERE: Final = Peer("faiss")
 # faiss/MetricType.h; inner products and FAISS's Jaccard are similarities, all others distances.
 METRICS: Final = {
@@ -81,7 +81,7 @@ REMOVE: Final = Endpoint(operation=Operation.STORE, read_request=read_write, rea
 # --- what the hot path keeps of a call --------------------------------------------------------------------
 def _search(index: Any, arguments: Arguments, _content: bool, *, k: int | None = None) -> Snapshot:
     vectors, params = arguments.get("x"), arguments.get("params")
-    kind = type(index)
+    kind = cast("type[object]", type(index))
     binary = _BINARY.get(kind)
     if binary is None:  # a binary index has no `metric_arg`, and always counts differing bits
         binary = _BINARY[kind] = not hasattr(index, "metric_arg")
