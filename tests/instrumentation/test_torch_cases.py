@@ -225,7 +225,7 @@ def test_a_second_instance_of_a_compiled_class() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("fresh_compiler")
 def test_probes_of_every_kind_leave_compilation_as_it_was() -> None:
-    """The same graph, compiled once, under gradient, attention and health probes; nothing is guarded on us."""
+    """The same graph, compiled once, under gradient, attention and health probes."""
     codes: list[list[str]] = []
     for watched in (False, True):
         dynamo.reset()

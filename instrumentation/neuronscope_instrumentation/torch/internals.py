@@ -98,7 +98,7 @@ def is_real_run() -> bool:
 _STRUCTURE_MODES: Final = tuple(
     getattr(_C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL")
 )
-_HAS_CUDA: Final = bool(torch.backends.cuda.is_built())
+_HAS_CUDA: Final = torch.version.cuda is not None or torch.version.hip is not None
 _on_cuda: Final[Callable[[], bool]] = torch.cuda.is_initialized
 
 

@@ -18,7 +18,7 @@ PACKAGES: Final = (
     "nvdlfw-inspect==0.2.2", "torchlens==2.36.1", "transformer-lens==4.3.0", "einops", "jaxtyping",
     "wadler-lindig", "beartype", "fancy-einsum", "better-abc", "typeguard", "pandas", "python-dateutil",
     "pytz", "pyyaml", "datasets", "dill", "multiprocess",
-    "xxhash", "sentencepiece",
+    "xxhash", "sentencepiece", "graphviz",
 )  # fmt: skip
 PEERS: Final = ("naive torch", "torch.profiler", "TransformerLens", "nvdlfw-inspect", "torchlens")
 GOALS: Final = {"adapter": at_most(5.0), "sampled": at_most(0.5), "idle": at_most(1.0)}
