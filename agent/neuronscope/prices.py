@@ -230,8 +230,8 @@ def read(path: Path) -> PriceTable:
         raise ConfigError(f"prices: {path} is no TOML file: {error}.") from error
     except msgspec.ValidationError as error:
         raise ConfigError(
-            f'prices: {path}: {error}. An entry reads `"MODEL" = {{ input = 1.0, output = 2.0 }}`, in dollars '
-            f"for a million tokens, under [PROVIDER.models]; it may have {', '.join(_OPTIONAL)}."
+            f'prices: {path}: {error}. An entry reads `"MODEL" = {{ input = 1.0, output = 2.0 }}`, in'
+            f" dollars for a million tokens, under [PROVIDER.models]; it may have {', '.join(_OPTIONAL)}."
         ) from error
     prices = [
         Price(

@@ -121,7 +121,7 @@ def estimated() -> Iterator[Figure]:
         found = child.ask("estimates", rounds=ESTIMATES)
     yield Figure(
         "governor.estimates.within",
-        100 * found["within"] / found['estimated'],
+        100 * found["within"] / found["estimated"],
         "%",
         at_least(90),
         note=(

@@ -60,7 +60,7 @@ def values(family: Metric) -> dict[tuple[str, str], float]:
 
 
 def busy(labels: tuple[tuple[str, str], ...] = ((names.HTTP_ROUTE, "/a/{x}"),)) -> Aggregator:
-    aggregator = Aggregator(clock=lambda: 1_700_000_000_500_000_000)
+    aggregator = Aggregator(now=lambda: 1_700_000_000_500_000_000)
     for value, span in ((0.003, None), (0.02, (0xABC, 0xDEF)), (99.0, (0x123, 0x456))):
         aggregator.observe(names.HTTP_DURATION, value, labels, span)
     aggregator.add(names.RETRIEVALS, 7, ((names.DB_SYSTEM, "qdrant"),))

@@ -207,7 +207,7 @@ def transformer_lens(model: Any, _: Forward) -> Iterator[Forward]:
         bos_token_id=0,
         eos_token_id=0,
     )
-    hugging_face: Any = GPT2LMHeadModel(config).eval()
+    hugging_face: Any = GPT2LMHeadModel(config).train(False)
     folder = tempfile.mkdtemp()
     hugging_face.save_pretrained(folder)
     bridge: Any = TransformerBridge.boot_transformers(
