@@ -37,7 +37,7 @@ def kept_vectors(vectors: Any) -> list[Any] | None:
         rows = cast("Sequence[Any]", vectors)
         if rows and isinstance(rows[0], (int, float)):
             return [kept_vector(rows)]
-        return [kept_vector(row) for row in rows[:MAX_KEPT]]
+        return [kept_vector(row) for row in rows[:MAX_KEPT]] if len(rows) > 1 else [*map(kept_vector, rows)]
     dimensions = getattr(vectors, "ndim", None)
     if vectors.__class__.__module__ != "numpy" or dimensions not in (1, 2):
         return None

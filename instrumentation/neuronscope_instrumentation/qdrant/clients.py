@@ -17,10 +17,12 @@ class KnownClient:
     """One client's peer, and the distances of the collections that it created or looked up.
 
     Attributes:
+        local: the engine of a client in local mode, else None.
         learned: names of distances by vector name (``""``: the only vector), by collection.
     """
 
     peer: Peer
+    local: Any = None
     learned: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
 
     def learn(self, collection: str, vectors: Any) -> None:
@@ -37,7 +39,9 @@ def known_client(instance: Any) -> KnownClient:
     """What is known of a client; the client is held weakly."""
     known = _known.get(instance)
     if known is None:
-        known = _known[instance] = KnownClient(_peer(getattr(instance, "_client", None)))
+        engine = getattr(instance, "_client", None)
+        local = engine if hasattr(engine, "collections") else None
+        known = _known[instance] = KnownClient(_peer(engine), local)
     return known
 
 
@@ -50,14 +54,10 @@ def _peer(remote: Any) -> Peer:
     return Peer("qdrant", host, port if isinstance(port, int) else None)
 
 
-def local_vectors(instance: Any, collection: Any) -> Any:
-    """The vector parameters of a collection in local mode, else None."""
-    local = getattr(instance, "_client", None)
-    find = getattr(getattr(local, "collections", None), "get", None)
-    if find is None:
-        return None
-    found = find(collection) or find(getattr(local, "aliases", {}).get(collection))
-    return getattr(getattr(found, "config", None), "vectors", None)
+def local_vectors(local: Any, collection: Any) -> Any:
+    """The vector parameters of a collection of a local engine, else None."""
+    found = local.collections.get(collection) or local.collections.get(local.aliases.get(collection))
+    return None if found is None else found.config.vectors
 
 
 def distance(vectors: Any, using: str | None) -> str | None:

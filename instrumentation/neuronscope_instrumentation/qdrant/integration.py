@@ -61,24 +61,26 @@ def _search(instance: Any, collection: Any, queries: Sequence[AskedQuery], *, sc
     kept = {
         "queries": queries,
         "collection": collection,
-        "vectors": local_vectors(instance, collection),
+        "vectors": None if client.local is None else local_vectors(client.local, collection),
         "client": client,
     }
     return Snapshot(SEARCH if scored else STORE, collection, kept, client.peer)
 
 
 def _query(instance: Any, arguments: Arguments, _content: bool) -> Snapshot:
-    limit = arguments.get("limit") or DEFAULT_LIMIT
+    get = arguments.get
+    limit = get("limit") or DEFAULT_LIMIT
     if "group_by" in arguments:
-        limit *= arguments.get("group_size", DEFAULT_GROUP_SIZE)
+        limit *= get("group_size", DEFAULT_GROUP_SIZE)
+    prefetch = get("prefetch")
     asked = AskedQuery(
-        kept_vector(arguments.get("query")),
-        arguments.get("using"),
+        kept_vector(get("query")),
+        get("using"),
         limit,
-        arguments.get("query_filter"),
-        kept_vector(arguments.get("prefetch")),
+        get("query_filter"),
+        None if prefetch is None else kept_vector(prefetch),
     )
-    return _search(instance, arguments.get("collection_name"), (asked,), scored=asked.scored)
+    return _search(instance, get("collection_name"), (asked,), scored=asked.scored)
 
 
 def _batch(instance: Any, arguments: Arguments, _content: bool) -> Snapshot | None:

@@ -95,7 +95,7 @@ class Store:
         ]
         body = json.dumps({"matches": matches, "namespace": "", "usage": {"readUnits": 1}}).encode()
 
-        class Memory(httpx.BaseTransport):  # type: ignore[misc, name-defined]  # imported as Any
+        class Memory(httpx.BaseTransport):  # type: ignore[misc]  # imported as Any
             def handle_request(self, request: Any) -> Any:
                 return httpx.Response(200, content=body, request=request)
 
