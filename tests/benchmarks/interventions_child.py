@@ -1,8 +1,11 @@
 """Measures interventions, ours and nnsight's, in one process."""
 
+# nnsight reads the source of these blocks: what looks unused is what it saves.
+# pyright: reportUnusedVariable=false
 from __future__ import annotations
 
 import copy
+import importlib
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +18,7 @@ from torch import nn
 import neuronscope as ns
 
 try:
-    import nnsight
+    nnsight: Any = importlib.import_module("nnsight")
 except ImportError:  # told by the parent
     nnsight = None
 
@@ -33,7 +36,7 @@ def stack(size: int, rounds: float) -> dict[str, Any]:
     net = nn.Sequential(*[nn.Linear(8, 8) for _ in range(size)]).eval()
     x = torch.randn(1, 8)
     ours = _ours(net, x, size)
-    theirs = _nnsight(copy.deepcopy(net), x) if nnsight is not None else {}
+    theirs: Variants = _nnsight(copy.deepcopy(net), x) if nnsight is not None else {}
     times = measure(
         {"plain": lambda: net(x), **_named("ours", ours), **_named("nnsight", theirs)}, int(rounds)
     )
@@ -41,9 +44,13 @@ def stack(size: int, rounds: float) -> dict[str, Any]:
         "rounds": int(rounds),
         **{
             side: {kind: (times[f"{side} {kind}"] - times["plain"]) / size for kind in variants}
-            for side, variants in (("ours", ours), ("nnsight", theirs))
+            for side, variants in _sides(ours, theirs)
         },
     }
+
+
+def _sides(ours: Variants, theirs: Variants) -> list[tuple[str, Variants]]:
+    return [("ours", ours), ("nnsight", theirs)]
 
 
 def _ours(net: nn.Module, x: torch.Tensor, size: int) -> Variants:
@@ -201,7 +208,7 @@ def measure(variants: Variants, rounds: int) -> dict[str, float]:
     """Median thread CPU time of each, in µs, taken in turns; each timed call follows one that is not."""
     times: dict[str, list[int]] = {name: [] for name in variants}
     for number in range(rounds):
-        order = list(variants) if number % 2 == 0 else list(reversed(variants))
+        order = list(variants) if number % 2 == 0 else list(variants)[::-1]
         for name in order:
             call = variants[name]
             call()

@@ -5,6 +5,11 @@ here.
 PyTorch, F1 to F10 what we reproduced in nnsight ourselves.
 """
 
+# What a trace gives is Any, and so are lambdas over it; torch leaves parts of itself untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportAttributeAccessIssue=false, reportUnusedImport=false
+# pyright: reportUnusedVariable=false
 from __future__ import annotations
 
 import gc

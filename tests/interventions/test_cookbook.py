@@ -1,5 +1,7 @@
 """The pages about interventions run, in their order: on a tiny Llama, the cookbook on SmolLM2 as well."""
 
+# What a trace gives is Any, and so are lambdas over it; torch leaves parts of itself untyped.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import re

@@ -1,5 +1,7 @@
 """Many traces at once, in threads, tasks and in one another, with plain callers on the same model."""
 
+# What a trace gives is Any, and so are lambdas over it; torch leaves parts of itself untyped.
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from __future__ import annotations
 
 import asyncio

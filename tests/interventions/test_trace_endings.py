@@ -1,5 +1,7 @@
 """However a trace ends, nothing of it is left: no slot, no activation, no half-run model."""
 
+# What a trace gives is Any, and so are lambdas over it; torch leaves parts of itself untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportPossiblyUnboundVariable=false
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,8 @@
 """What goes wrong is told at the line that asked, with the way out."""
 
+# What a trace gives is Any, and so are lambdas over it; torch leaves parts of itself untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
 from __future__ import annotations
 
 import threading

@@ -1,5 +1,7 @@
 """Gradients of values inside, read and replaced; the autograd engine is never stopped."""
 
+# What a trace gives is Any, and so are lambdas over it; torch leaves parts of itself untyped.
+# pyright: reportUnknownLambdaType=false
 from __future__ import annotations
 
 from typing import Any

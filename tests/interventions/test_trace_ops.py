@@ -1,5 +1,8 @@
 """`.ops`: torch functions within a module's forward, by name and number."""
 
+# What a trace gives is Any, and so are lambdas over it; torch leaves parts of itself untyped.
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 from __future__ import annotations
 
 import pytest

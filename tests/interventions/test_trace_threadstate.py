@@ -1,5 +1,7 @@
 """Body and model share a thread, and nothing of PyTorch's state in it."""
 
+# What a trace gives is Any, and so are lambdas over it; torch leaves parts of itself untyped.
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Reading and changing a model's inside from an ordinary block of code."""
 
+# What a trace gives is Any, and so are lambdas over it; torch leaves parts of itself untyped.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportPossiblyUnboundVariable=false
 from __future__ import annotations
 
 from typing import Any, NamedTuple

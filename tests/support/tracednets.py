@@ -56,14 +56,6 @@ def blocks(depth: int = 3, seed: int = 0) -> Blocks:
 def left_on(model: nn.Module) -> list[str]:
     """What interventions have left in the modules' instance dictionaries."""
     ours = (CALL, COMPILED_CALL, "compile", "__getstate__", "_replicate_for_data_parallel", "forward")
-    return [
-        f"{path}:{name}" for path, module in model.named_modules() for name in ours if name in vars(module)
-    ]
-
-
-def tensors_alive(*shape: int) -> int:
-    """How many tensors of a shape exist."""
-    import gc
-
-    found: list[Any] = gc.get_objects()
-    return sum(1 for thing in found if type(thing) is torch.Tensor and tuple(thing.shape) == shape)
+    anything: Any = model
+    modules: list[tuple[str, nn.Module]] = list(anything.named_modules())
+    return [f"{path}:{name}" for path, module in modules for name in ours if name in vars(module)]

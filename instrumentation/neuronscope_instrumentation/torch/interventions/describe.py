@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -17,11 +17,11 @@ def tree(tree: Tree) -> str:
 
 
 def _lines(tree: Tree, names: dict[str, str]) -> Iterator[str]:
-    modules: list[tuple[str, nn.Module]] = list(tree.model.named_modules())
+    modules: list[tuple[str, nn.Module]] = list(cast(Any, tree.model).named_modules())
     for path, module in modules:
         anything: Any = module
         own: list[tuple[str, nn.Parameter]] = list(anything.named_parameters(recurse=False))
-        shapes = ", ".join(f"{name}{list(parameter.shape)}" for name, parameter in own)
+        shapes = ", ".join(f"{name}{list[int](parameter.shape)}" for name, parameter in own)
         line = f"{'  ' * path.count('.') if path else ''}{path or '(model)'}: {type(module).__name__}"
         line += f"({shapes})" if shapes else ""
         if path in names:

@@ -85,7 +85,7 @@ class Tree:
         siblings, key, module, slot = site.place
         if siblings.get(key) is not module or site.__class__ is not self.site_class or run.closed:
             return self.new_site(run, site.path)
-        if visit(slot, module, site) is not site:  # type: ignore[comparison-overlap]  # a visitor is a site here
+        if visit(slot, module, site) is not site:
             return self.new_site(run, site.path)
         site.here = True
         run.present.append(site)

@@ -142,7 +142,7 @@ def _replace(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
         found = _replace_item(list(value.items()), old, new)
         return _NOTHING if found is None else _mapping_like(value, found)
     if is_sequence(value):
-        found = _replace_item(list(enumerate(value)), old, new)
+        found = _replace_item([(i, value[i]) for i in range(len(value))], old, new)
         if found is None:
             return _NOTHING
         changed = [*value]
