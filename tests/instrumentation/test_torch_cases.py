@@ -321,8 +321,7 @@ def test_a_negative_index_is_refused_with_what_is_close() -> None:
 
 # --- coming and going --------------------------------------------------------------------------------
 def entries(model: nn.Module) -> list[list[str]]:
-    modules: Any = model.modules()
-    return [sorted(vars(module)) for module in modules]
+    return [sorted(cast(Any, module).__dict__) for module in cast(Any, model).modules()]
 
 
 class Failing(ns.probes.Probe):
@@ -350,7 +349,11 @@ def test_the_user_s_hooks_outlive_nested_scopes() -> None:
     """Ours come off one scope at a time, theirs stay."""
     model = make_net()
     calls: list[int] = []
-    model.first.register_forward_hook(lambda *_: calls.append(1))
+
+    def theirs(*_: object) -> None:
+        calls.append(1)
+
+    cast(Any, model.first).register_forward_hook(theirs)
     with scope("outer") as outer:
         ns.Model.wrap(model).attach_probe("first")
         with scope("inner"):

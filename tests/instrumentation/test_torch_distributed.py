@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -66,8 +66,7 @@ def whole() -> dict[str, TensorSummary]:
 
         return hook
 
-    modules: Any = model.named_modules()
-    for path, module in modules:
+    for path, module in cast(Any, model).named_modules():
         if path.startswith("blocks."):
             module.register_forward_hook(keep(path))
     model(torch_ranks.BATCH)

@@ -13,10 +13,11 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from tests.benchmarks.children import serve
@@ -45,13 +46,13 @@ _INSPECT: Final = f"""stats:
 
 def computing(model: nn.Module) -> list[str]:
     """Paths of all modules that run."""
-    modules: Any = model.named_modules()
+    modules = cast(Any, model).named_modules()
     return [path for path, module in modules if path and type(module).forward is not nn.Module.forward]
 
 
 # --- ours ---------------------------------------------------------------------------------------------
 @contextmanager
-def platform(model: Any, forward: Forward) -> Iterator[Forward]:
+def platform(model: Any, forward: Forward) -> Generator[Forward, None, None]:
     """The whole way: scope, probe on every module, records handed to the worker."""
     import neuronscope as ns
 
@@ -62,7 +63,7 @@ def platform(model: Any, forward: Forward) -> Iterator[Forward]:
 
 
 @contextmanager
-def adapter(model: Any, forward: Forward) -> Iterator[Forward]:
+def adapter(model: Any, forward: Forward) -> Generator[Forward, None, None]:
     """Slots and summaries of every module, kept in a list."""
     with ExitStack() as stack:
         kept: list[Any] = []
@@ -76,7 +77,7 @@ def adapter(model: Any, forward: Forward) -> Iterator[Forward]:
 
 
 @contextmanager
-def sampled(model: Any, forward: Forward) -> Iterator[Forward]:
+def sampled(model: Any, forward: Forward) -> Generator[Forward, None, None]:
     """The same in one forward of 16, put in and taken out for it; times are of all 16."""
 
     def run() -> None:
@@ -90,7 +91,7 @@ def sampled(model: Any, forward: Forward) -> Iterator[Forward]:
 
 
 @contextmanager
-def idle(model: Any, forward: Forward) -> Iterator[Forward]:
+def idle(model: Any, forward: Forward) -> Generator[Forward, None, None]:
     """After everybody who watched has gone."""
     with ExitStack() as stack:
         _observe(model, stack, [])
@@ -110,7 +111,7 @@ def _observe(model: Any, stack: ExitStack, kept: list[Any]) -> None:
 
 # --- peers --------------------------------------------------------------------------------------------
 @contextmanager
-def naive(model: Any, forward: Forward) -> Iterator[Forward]:
+def naive(model: Any, forward: Forward) -> Generator[Forward, None, None]:
     """Forward hooks that take mean, deviation and norm."""
     kept: list[Any] = []
 
@@ -129,7 +130,7 @@ def naive(model: Any, forward: Forward) -> Iterator[Forward]:
 
 
 @contextmanager
-def profiler(_: Any, forward: Forward) -> Iterator[Forward]:
+def profiler(_: Any, forward: Forward) -> Generator[Forward, None, None]:
     """torch.profiler around each forward: times of operators, no statistics."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -141,7 +142,7 @@ def profiler(_: Any, forward: Forward) -> Iterator[Forward]:
 
 
 @contextmanager
-def inspect(model: Any, forward: Forward) -> Iterator[Forward]:
+def inspect(model: Any, forward: Forward) -> Generator[Forward, None, None]:
     """nvdlfw-inspect's LogTensorStats on each module."""
     api = _inspect_api()
     api.infer_and_assign_layer_names(model)
@@ -164,9 +165,7 @@ def inspect(model: Any, forward: Forward) -> Iterator[Forward]:
 
 
 def _inspect_api() -> Any:
-    import nvdlfw_inspect.api as untyped
-
-    api: Any = untyped
+    api: Any = import_module("nvdlfw_inspect.api")
     folder = Path(tempfile.mkdtemp())
     (folder / "config.yaml").write_text(_INSPECT)
     if not _initialized:
@@ -182,19 +181,16 @@ _initialized: list[bool] = []
 
 
 @contextmanager
-def torchlens(model: Any, _: Forward) -> Iterator[Forward]:
+def torchlens(model: Any, _: Forward) -> Generator[Forward, None, None]:
     """torchlens' log of a forward: everything, in full."""
-    import torchlens as untyped
-
-    lens: Any = untyped
+    lens: Any = import_module("torchlens")
     _, ids = network.make("small")
     yield lambda: lens.trace(model, ids)
 
 
 @contextmanager
-def transformer_lens(model: Any, _: Forward) -> Iterator[Forward]:
+def transformer_lens(model: Any, _: Forward) -> Generator[Forward, None, None]:
     """TransformerLens' run_with_cache, of a GPT-2 of the same size; times are beside its own forward."""
-    from transformer_lens.model_bridge import TransformerBridge
     from transformers import GPT2Config, GPT2LMHeadModel
 
     channels, tokens = next(sizes for sizes in network.SIZES.values() if sizes[0] == model.emb.embedding_dim)
@@ -210,12 +206,19 @@ def transformer_lens(model: Any, _: Forward) -> Iterator[Forward]:
     hugging_face: Any = GPT2LMHeadModel(config).train(False)
     folder = tempfile.mkdtemp()
     hugging_face.save_pretrained(folder)
-    bridge: Any = TransformerBridge.boot_transformers(
-        folder, hf_model=hugging_face, device="cpu", tokenizer=None
-    )
+    boot: Any = import_module("transformer_lens.model_bridge").TransformerBridge.boot_transformers
+    bridge: Any = boot(folder, hf_model=hugging_face, device="cpu", tokenizer=None)
     ids = torch.randint(0, 1000, (1, tokens))
-    _other_base.append(lambda: hugging_face(ids, use_cache=False))
-    yield lambda: bridge.run_with_cache(ids)
+
+    def plain() -> Any:
+        return hugging_face(ids, use_cache=False)
+
+    _other_base.append(plain)
+
+    def cached() -> Any:
+        return bridge.run_with_cache(ids)
+
+    yield cached
 
 
 _other_base: list[Forward] = []  # what a way's forward is compared with, if not the plain model
@@ -239,7 +242,8 @@ class Side:
     def round(self, forwards: int) -> list[float]:
         """Thread CPU time of a forward in ms, without and with: the least of some, taken in turn."""
         base = _other_base[-1] if _other_base else self._forward
-        without, with_ = [], []
+        without: list[float] = []
+        with_: list[float] = []
         with torch.no_grad():
             for _ in range(2):
                 base()
