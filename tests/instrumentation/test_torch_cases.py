@@ -321,7 +321,7 @@ def test_a_negative_index_is_refused_with_what_is_close() -> None:
 
 # --- coming and going --------------------------------------------------------------------------------
 def entries(model: nn.Module) -> list[list[str]]:
-    return [sorted(cast(Any, module).__dict__) for module in cast(Any, model).modules()]
+    return [sorted(module.__dict__) for module in cast(Any, model).modules()]
 
 
 class Failing(ns.probes.Probe):
