@@ -247,8 +247,8 @@ NOT_TRIED: Final = {
 def functions_of(file: str) -> frozenset[str]:
     """Names of the functions of a file, in classes too."""
     tree = ast.parse((TESTS / file).read_text())
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, kinds))
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(node.name for node in nodes)
 
 
 @pytest.mark.parametrize("table", [REPORTS, BUGS], ids=["reports", "bugs"])

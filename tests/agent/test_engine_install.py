@@ -82,8 +82,8 @@ def test_the_module_decides_not_the_distribution(memory: InMemoryExporter) -> No
 
 def test_an_attribute_that_is_no_function_is_left_alone(memory: InMemoryExporter) -> None:
     """A method that has become a property, or a wrapper in C."""
-    module = types.ModuleType("odd_library")
-    module.Client = type("Client", (), {"chat": property(lambda self: 42)})  # type: ignore[attr-defined]
+    module: Any = types.ModuleType("odd_library")
+    module.Client = type("Client", (), {"chat": property(lambda self: 42)})
     sys.modules["odd_library"] = module
     try:
         method = WrappedMethod(target="odd_library:Client.chat", snapshot=fakelib.snapshot)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tests.benchmarks.children import serve
 
@@ -97,7 +97,7 @@ def estimates(rounds: int) -> dict[str, Any]:
 
     def keep(name: str) -> Callable[[Any, Any, Any], None]:
         def hook(_module: Any, _inputs: Any, output: Any) -> None:
-            tensor = output[0] if isinstance(output, tuple) else output
+            tensor = output if isinstance(output, torch.Tensor) else cast(torch.Tensor, output[0])
             truth[name].append(float(tensor.double().mean()))
 
         return hook

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -127,7 +128,8 @@ def long(demo: DemoProcesses) -> int:
 def threads(demo: DemoProcesses) -> int:
     """Questions at the same time."""
     with ThreadPoolExecutor(SOME) as pool:
-        return sum(pool.map(lambda question: one(demo, question.question), load_questions()[:SOME]))
+        texts = [question.question for question in load_questions()[:SOME]]
+        return sum(pool.map(partial(one, demo), texts))
 
 
 def bursts(demo: DemoProcesses) -> int:

@@ -189,11 +189,11 @@ class AttributeEncoder:
                 encoded: bytes | None = known.values.get(value)
                 add(encoded or known.text(value))
             elif kind is int:
-                if 0 <= value < KNOWN:
-                    number: bytes = VARINTS[value]
-                    add((known.short if value < _ONE_BYTE else known.long) + number)
+                whole: int = value
+                if 0 <= whole < KNOWN:
+                    add((known.short if whole < _ONE_BYTE else known.long) + VARINTS[whole])
                 else:
-                    add(known.integer(value))
+                    add(known.integer(whole))
             elif kind is float:
                 add(known.double + double(value))
             else:
