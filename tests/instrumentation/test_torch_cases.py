@@ -427,7 +427,7 @@ def test_accelerate_s_hooks_stay_inside() -> None:
     """accelerate replaces `forward` and keeps the old one; both stay theirs, before and after us."""
     from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 
-    class Doubling(ModelHook):
+    class Doubling(ModelHook):  # type: ignore[misc]  # accelerate has no types
         def post_forward(self, module: nn.Module, output: Any) -> Any:
             return output * 2
 
