@@ -57,6 +57,7 @@ def test_an_installed_library_is_told_with_its_methods_and_gaps() -> None:
     assert (report.state, report.fits, report.absent) == ("observed", True, ())
     assert report.wrapped
     assert any("websocket" in why for _, why in report.gaps)
+    assert report.unknown == ()
     assert not ns.platform.installations()  # looking changes nothing
     import openai
 
@@ -74,6 +75,19 @@ def test_a_method_that_is_gone_is_named(partly: str) -> None:
     assert "known, but absent in this version: fakelib:Client.gone" in shown.output
     assert "not observed, a websocket: Client.talk" in shown.output
     assert "made for click>=99.1" in shown.output
+
+
+def test_a_method_that_nobody_knows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release of the SDK with an API that came after the adapter."""
+    from openai.resources.moderations import Moderations
+
+    def imagine(self: Moderations, *, model: str) -> None:
+        """Not known to anybody."""
+
+    monkeypatch.setattr(Moderations, "imagine", imagine, raising=False)
+    assert examine_library("openai").unknown == ("moderations:Moderations.imagine",)
+    shown = CliRunner().invoke(doctor, ["openai", "--no-exports"])
+    assert "unknown to the adapter: moderations:Moderations.imagine" in shown.output
 
 
 def test_what_is_not_installed_or_disabled_is_no_failure() -> None:

@@ -13,7 +13,7 @@ import pytest
 import neuronscope as ns
 import openai_methods
 from client_cases import function_at
-from sdk_surfaces import SURFACES, Surface
+from neuronscope.doctor.surfaces import SURFACES, Surface
 
 each_sdk = pytest.mark.parametrize("surface", SURFACES, ids=lambda surface: surface.name)
 # Helpers of the SDK that make the calls of the contract's table.

@@ -99,6 +99,8 @@ def _library(report: LibraryReport, *, everything: bool) -> Iterator[str]:
         yield f"        made for {report.requires}: update the library, or expect methods to be missing"
     if report.absent:
         yield f"        known, but absent in this version: {_some(report.absent, everything)}"
+    if report.unknown:
+        yield f"        public, and unknown to the adapter: {_some(report.unknown, everything)}"
     for why in dict.fromkeys(why for _, why in report.gaps):
         methods = [_short(target) for target, reason in report.gaps if reason == why]
         yield f"        not observed, {why}: {_some(methods, everything)}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Literal
 
+from neuronscope.doctor.surfaces import SURFACES
 from neuronscope.engine.wrap import Installation
 from neuronscope.exceptions import NeuronscopeError
 from neuronscope.instrumentation import ClientIntegration
@@ -31,6 +33,8 @@ class LibraryReport:
         wrapped: methods that were found and can be observed.
         absent: methods that the adapter knows and this version does not have.
         gaps: public methods that are not observed, with the reason.
+        unknown: public methods that look as if a model worked for them, of which the adapter knows nothing:
+            the library is newer than the adapter.
         problem: why the adapter could not be tried.
         seen: when a call of it was first recorded, in seconds since 1970, if a recording was looked at.
     """
@@ -45,6 +49,7 @@ class LibraryReport:
     wrapped: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     gaps: tuple[tuple[str, str], ...] = ()
+    unknown: tuple[str, ...] = ()
     problem: str = ""
     seen: float | None = None
 
@@ -87,8 +92,21 @@ def examine_library(name: str, *, disabled: Sequence[str] = (), seen: float | No
         wrapped=tuple(sorted(found.installed)),
         absent=absent,
         gaps=tuple((gap.target, gap.why) for gap in integration.gaps),
+        unknown=_unknown(integration),
         seen=seen,
     )
+
+
+def _unknown(integration: ClientIntegration) -> tuple[str, ...]:
+    surface = next((surface for surface in SURFACES if surface.name == integration.name), None)
+    if surface is None:
+        return ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of modules that an SDK keeps for those who import them
+        try:
+            return tuple(sorted(surface.unknown(gap.target for gap in integration.gaps)))
+        except (ImportError, AttributeError):  # this release is built in another way
+            return ()
 
 
 # What importing some libraries would do besides: ask the network for a list of prices.

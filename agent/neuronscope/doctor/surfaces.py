@@ -2,7 +2,7 @@
 
 A method is *suspected* when it takes what models take (a model, messages, a prompt, a query …) or opens a
 connection; every suspect must be covered by its adapter, declared a gap there, or be known bookkeeping.  So a
-new release of an SDK that brings a new API makes a test fail, by name.
+new release of an SDK that brings a new API makes a test of ours fail, by name, and `neuronscope doctor` tell.
 """
 
 from __future__ import annotations
