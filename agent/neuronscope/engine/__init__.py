@@ -42,7 +42,7 @@ from neuronscope.instrumentation import Snapshot
 from neuronscope.prices import PRICES
 from neuronscope.settings import Settings
 from neuronscope.signals import names
-from neuronscope.signals.records import LayerRecord, LogRecord, SpanEvent, SpanRecord
+from neuronscope.signals.records import Attributes, LayerRecord, LogRecord, SpanEvent, SpanRecord
 
 UNTIMED_NS: Final = 1_000  # of a call's own cost: the wrapper's frames and the hand-over to the worker
 FORK_PAUSE_S: Final = 0.1
@@ -283,7 +283,10 @@ class Engine(Calls):
         elif span.shared:
             add_missing(foreign, masked)
         else:
-            told = span.own or {}
+            # A sampler decides which attributes a span starts with: the service's own may have dropped ours.
+            held: Attributes = getattr(foreign, "attributes", None) or {}
+            own = span.own or {}
+            told = own if len(held) >= len(own) else {}
             foreign.set_attributes(
                 {key: value for key, value in masked.items() if told.get(key) is not value}
             )
