@@ -76,7 +76,13 @@ def read_all(connection: socket.socket) -> bytes:
 @contextmanager
 def served(app: Any, **options: Any) -> Generator[Server]:
     """The application behind uvicorn on a free port; everything that varies is off."""
-    defaults: dict[str, Any] = {"log_config": None, "date_header": False, "timeout_graceful_shutdown": 2}
+    # h11, also where another package has brought httptools: that refuses methods it does not know.
+    defaults: dict[str, Any] = {
+        "http": "h11",
+        "log_config": None,
+        "date_header": False,
+        "timeout_graceful_shutdown": 2,
+    }
     config = uvicorn.Config(app, host="127.0.0.1", port=0, **{**defaults, **options})
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
