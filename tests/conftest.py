@@ -32,7 +32,11 @@ def clean_process() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def by_the_conventions(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
+def by_the_conventions(
+    clean_process: None,  # what a test has patched is itself again before the process is cleaned
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[None]:
     """Whatever the test is about: every span that adapters of ours finish in this process is as published.
 
     Tests in which a service sets names of OpenTelemetry's as it likes are marked `any_names`.
