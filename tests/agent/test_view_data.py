@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import re
 from importlib.resources import files
 from typing import Any
@@ -18,7 +19,9 @@ import strange
 from neuronscope.artifact import Artifact
 from neuronscope.cli.view import show
 from neuronscope.signals import names
-from neuronscope.signals.tensors import TensorSnapshot
+from neuronscope.signals.records import LayerRecord
+from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
+from neuronscope.viewer.document import layer_document
 from neuronscope.viewer.page import page
 from neuronscope.viewer.page_data import SPAN_FIELDS, Limits, embeddable, narrowed, page_data
 from neuronscope.viewer.safe import visible
@@ -212,3 +215,16 @@ def test_a_page_of_some_traces() -> None:
     assert {span.trace_id for span in narrowed(everything, 1, None).telemetry.spans} == {0xD0000 + 20}
     one = narrowed(everything, None, f"{0xD0000 + 10:032x}")
     assert len(one.telemetry.spans) == 10
+
+
+def test_a_layer_is_told_with_its_statistics() -> None:
+    """Every statistic, non-finite ones as text; a sketch only if there is one."""
+    summary = TensorSummary(4, math.nan, 0.5, 2.0, -1.0, math.inf, math.inf, 1, 1, 1)
+    record = LayerRecord("m", "layers.0", 3, 7, (2, 2), "F32", summary=summary)
+    told = layer_document(record)
+    assert told["summary"]["mean"] == "NaN"
+    assert told["summary"]["max"] == "Infinity"
+    assert (told["summary"]["count"], told["summary"]["sampled_fraction"]) == (4, 1.0)
+    assert "sketch" not in told["summary"]
+    with_sketch = replace(record, summary=replace(summary, sketch=(0.5, 0.25)))
+    assert layer_document(with_sketch)["summary"]["sketch"] == [0.5, 0.25]

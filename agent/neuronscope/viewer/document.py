@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+from msgspec.structs import asdict
 from opentelemetry.trace import SpanKind
 
 from neuronscope.artifact import Artifact
 from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.signals.tensors import TensorSummary
 from neuronscope.signals.views import LLMSpan, RetrievalSpan
 
 
@@ -110,10 +112,15 @@ def layer_document(record: LayerRecord) -> dict[str, Any]:
         "dtype": record.dtype,
         "fidelity": record.fidelity.value,
         "has_tensor": record.tensor is not None,
-        "summary": None
-        if summary is None
-        else {field: plain(getattr(summary, field)) for field in summary.__dataclass_fields__},
+        "summary": None if summary is None else {key: plain(value) for key, value in _told(summary)},
     }
+
+
+def _told(summary: TensorSummary) -> Iterator[tuple[str, Any]]:
+    """The statistics; a histogram and a sketch only where they were asked for."""
+    for key, value in asdict(summary).items():
+        if value is not None:
+            yield key, value
 
 
 def plain(value: Any) -> Any:
