@@ -142,7 +142,7 @@ def _ollama() -> Iterator[type]:
 
 
 def _mistral() -> Iterator[type]:
-    for _ in modules("mistralai.client", skip="mistralai.client.models"):
+    for _ in modules("mistralai.client", skip="mistralai.client.models."):
         pass
     yield from subclasses(importlib.import_module("mistralai.client.basesdk").BaseSDK)
 
@@ -257,6 +257,9 @@ SURFACES: Final = (
             "*.list",
             "*.delete",
             "*.update",
+            "*.archive",
+            "*.unarchive",
+            "*.retrieve",
             "*.get",
             "audio_agents:*",
             "audio_sessions:*",
