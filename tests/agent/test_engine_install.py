@@ -82,14 +82,15 @@ def test_the_module_decides_not_the_distribution(memory: InMemoryExporter) -> No
 
 def test_an_attribute_that_is_no_function_is_left_alone(memory: InMemoryExporter) -> None:
     """A method that has become a property, or a wrapper in C."""
+    client: Any = type("Client", (), {"chat": property(lambda self: 42)})
     module: Any = types.ModuleType("odd_library")
-    module.Client = type("Client", (), {"chat": property(lambda self: 42)})
+    module.Client = client
     sys.modules["odd_library"] = module
     try:
         method = WrappedMethod(target="odd_library:Client.chat", snapshot=fakelib.snapshot)
         ns.registry.register_adapter(replace(fakelib.integration(fakelib.__name__), methods=(method,)))
         ns.instrument("fake")
-        assert module.Client().chat == 42
+        assert client().chat == 42
         assert platform.installation("fake").missing == {method.target}
     finally:
         del sys.modules["odd_library"]
