@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from types import FrameType
+from typing import Any
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.exceptions import NeuronscopeError
@@ -27,8 +28,8 @@ def _start(disable: tuple[str, ...]) -> bool:
     from neuronscope import platform
 
     try:
-        left_out = (*Settings.load().disable, *disable)
-        if platform.Platform(disable=left_out).settings.enabled:
+        given: dict[str, Any] = {"disable": (*Settings.load().disable, *disable)} if disable else {}
+        if platform.Platform(**given).settings.enabled:
             platform.instrument()
             _flush_on_sigterm()
     except NeuronscopeError as error:

@@ -22,7 +22,7 @@ from opentelemetry import trace
 from neuronscope import recording as recordings
 from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
-from neuronscope.engine.opening import OURS
+from neuronscope.engine.opening import our_span
 from neuronscope.engine.span import LightSpan
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.governor import Budget, Group, Site
@@ -266,13 +266,13 @@ def _current_call(
     context = otel_context.get_current()
     span = trace.get_current_span(context)
     identity = span.get_span_context()
-    ours = span if isinstance(span, LightSpan) else context.get(OURS)
-    if not isinstance(ours, LightSpan) and owner is not None and current is None:
+    ours = our_span(context, span)
+    if ours is None and owner is not None and current is None:
         # A thread that no context was carried into: by model and scope alone.
         ours = owner.root
         identity = ours.get_span_context() if ours is not None else identity
     trace_id, span_id = (identity.trace_id, identity.span_id) if identity.is_valid else (None, None)
-    if not isinstance(ours, LightSpan):
+    if ours is None:
         return (owner.unattributed(model) if owner is not None else ModelCall(model)), trace_id, span_id
     with _open_spans:
         if ours.model_call is None:
@@ -283,9 +283,8 @@ def _current_call(
 def _is_current(call: ModelCall) -> bool:
     """Is this the model call of the current span?"""
     context = otel_context.get_current()
-    span = trace.get_current_span(context)
-    ours = span if isinstance(span, LightSpan) else context.get(OURS)
-    return isinstance(ours, LightSpan) and ours.model_call is call
+    ours = our_span(context, trace.get_current_span(context))
+    return ours is not None and ours.model_call is call
 
 
 # --- the always-on agent ---------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
+from msgspec.structs import asdict
 
 from neuronscope.exceptions import ConfigError
 from neuronscope.signals import names
@@ -229,17 +230,13 @@ def read(path: Path) -> PriceTable:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"prices: {path} is no TOML file: {error}.") from error
     except msgspec.ValidationError as error:
+        optional = ", ".join(_Entry.__struct_fields__[2:])
         raise ConfigError(
             f'prices: {path}: {error}. An entry reads `"MODEL" = {{ input = 1.0, output = 2.0 }}`, in'
-            f" dollars for a million tokens, under [PROVIDER.models]; it may have {', '.join(_OPTIONAL)}."
+            f" dollars for a million tokens, under [PROVIDER.models]; it may have {optional}."
         ) from error
     prices = [
-        Price(
-            provider,
-            model,
-            **{name: getattr(entry, name) for name in ("input", "output", *_OPTIONAL)},
-            source=section.source,
-        )
+        Price(provider, model, source=section.source, **asdict(entry))
         for provider, section in sections.items()
         for model, entry in section.models.items()
     ]
@@ -248,7 +245,6 @@ def read(path: Path) -> PriceTable:
 
 
 Dollars: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
-_OPTIONAL: Final = ("cache_read", "cache_write", "up_to", "tiers", "as_of")
 
 
 class _Meta(msgspec.Struct):

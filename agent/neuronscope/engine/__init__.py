@@ -27,7 +27,6 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.engine.intake import SPAN_BYTES
 from neuronscope.engine.logged import LogItem
 from neuronscope.engine.metrics import Aggregator
-from neuronscope.engine.opening import OURS as OURS
 from neuronscope.engine.opening import Opener
 from neuronscope.engine.others import add_missing
 from neuronscope.engine.propagation import unobserved

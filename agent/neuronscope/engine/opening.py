@@ -34,6 +34,12 @@ _CURRENT: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, otel_c
 Attributes = dict[str, Any]
 
 
+def our_span(context: otel_context.Context, span: trace.Span) -> LightSpan | None:
+    """Our span behind the context's current one, which may be the service's own."""
+    ours = span if isinstance(span, LightSpan) else context.get(OURS)
+    return ours if isinstance(ours, LightSpan) else None
+
+
 def covered(current: otel_context.Context, parent: trace.Span, library: str) -> bool:
     """Is a call part of one that is already observed, or not to be observed at all?"""
     if not current:

@@ -16,9 +16,9 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from neuronscope import recording as recordings
-from neuronscope.engine import ENGINE, OURS
+from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
-from neuronscope.engine.span import LightSpan
+from neuronscope.engine.opening import our_span
 from neuronscope.interventions.backend import Interventions
 from neuronscope.signals import names
 
@@ -181,8 +181,8 @@ def _mark(label: str) -> None:
     """Tell the span that is current that an edit took part."""
     context = otel_context.get_current()
     span = trace.get_current_span(context)
-    ours = span if isinstance(span, LightSpan) else context.get(OURS)
-    if isinstance(ours, LightSpan):
+    ours = our_span(context, span)
+    if ours is not None:
         labels: tuple[str, ...] = (ours.own or {}).get(names.EDITS, ())
         if label not in labels:
             ours.add_fact(names.EDITS, (*labels, label))

@@ -78,12 +78,7 @@ class Observer:
                 return
             self.active = False
             slot.observers = tuple([other for other in slot.observers if other is not self])
-            if slot.wanted:
-                return
-            _live.pop(slot.identity, None)
-            module = slot.module()
-            if module is not None:
-                slot.remove(module)
+            _take_out_unwanted(slot)
 
 
 class Visitor(Protocol):
@@ -303,41 +298,24 @@ def observe(module: nn.Module, callback: LayerCallback) -> Callable[[], None]:
         An undo for just this observer: idempotent, from any thread, also after the module is gone.
     """
     with _lock:
-        slot = _slot_of(module)
-        if slot is None:
-            slot = Slot(module)
-            slot.install(module)
-            _live[slot.identity] = slot
-        slot.see_all(module)
+        slot = _joined(module)
         observer = Observer(slot, callback)
         slot.observers += (observer,)
-        keep_from_dynamo(Slot.__call__, _hide, _show)
     return observer.undo
 
 
 def edit(module: nn.Module, change: Callable[[Any], Any]) -> Callable[[], None]:
     """Give every output of the module through a function; returns the undo of just this, idempotent."""
     with _lock:
-        slot = _slot_of(module)
-        if slot is None:
-            slot = Slot(module)
-            slot.install(module)
-            _live[slot.identity] = slot
-        slot.see_all(module)
+        slot = _joined(module)
         slot.edits += (change,)
-        keep_from_dynamo(Slot.__call__, _hide, _show)
-    used = slot
 
     def undo() -> None:
         with _lock:
-            if change not in used.edits:
+            if change not in slot.edits:
                 return
-            used.edits = tuple([other for other in used.edits if other is not change])
-            if not used.wanted:
-                _live.pop(used.identity, None)
-                owner = used.module()
-                if owner is not None:
-                    used.remove(owner)
+            slot.edits = tuple([other for other in slot.edits if other is not change])
+            _take_out_unwanted(slot)
 
     return undo
 
@@ -418,6 +396,28 @@ def _leave_others(slot: Slot, module: nn.Module, visitor: Visitor) -> None:
         slot.prepare(module)
 
 
+def _joined(module: nn.Module) -> Slot:
+    """The module's slot, for somebody more; made and put in if there is none."""
+    slot = _slot_of(module)
+    if slot is None:
+        slot = Slot(module)
+        slot.install(module)
+        _live[slot.identity] = slot
+    slot.see_all(module)
+    keep_from_dynamo(Slot.__call__, _hide, _show)
+    return slot
+
+
+def _take_out_unwanted(slot: Slot) -> None:
+    """Somebody has left: without anybody there is no slot."""
+    if slot.wanted:
+        return
+    _live.pop(slot.identity, None)
+    owner = slot.module()
+    if owner is not None:
+        slot.remove(owner)
+
+
 def _present(slot: Slot, module: nn.Module) -> Slot:
     found = _slot_of(module)
     if found is not None:
@@ -444,22 +444,15 @@ _dynamo_is_here = False
 def tap(module: nn.Module, through: Tap) -> Callable[[], None]:
     """Let a tap look at each of the module's calls; returns the undo of just this, idempotent."""
     with _lock:
-        slot = _slot_of(module)
-        if slot is None:
-            slot = Slot(module)
-            slot.install(module)
-            _live[slot.identity] = slot
-        slot.see_all(module)
+        slot = _joined(module)
         slot.taps += (through,)
-        keep_from_dynamo(Slot.__call__, _hide, _show)
-    used = slot
 
     def undo() -> None:
         with _lock:
-            used.taps = tuple([other for other in used.taps if other is not through])
-            owner = used.module()
-            if not used.wanted and _live.pop(used.identity, None) is not None and owner is not None:
-                used.remove(owner)
+            if through not in slot.taps:
+                return
+            slot.taps = tuple([other for other in slot.taps if other is not through])
+            _take_out_unwanted(slot)
 
     return undo
 
