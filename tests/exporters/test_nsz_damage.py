@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from opentelemetry.trace import SpanKind
 
+from fresh import FRESH_PYTHON
 from neuronscope.exceptions import NszError, NszLimitError
 from neuronscope.signals.records import LayerRecord, SpanEvent, SpanRecord
 from neuronscope.signals.tensors import TensorSnapshot
@@ -392,14 +393,17 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }  # fmt: skip
 
 HARNESS = """
-import json, resource, sys
+import json, re, resource, sys
 from pathlib import Path
 from neuronscope.exceptions import NszError
 from neuronscope_exporters import nsz
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 nsz.read(Path(sys.argv[1]) / "warm.nsz").layers[0].tensor.numpy()
 for path in sorted(Path(sys.argv[1]).glob("*.hostile")):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak
+    before = peak()
     try:
         file = nsz.NszFile(path)
         outcome = [len(file.spans), file.damage.count, 0, 0]
@@ -411,7 +415,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.hostile")):
                 outcome[3] += 1
     except NszError as error:
         outcome = [0, 1, 0, 0]
-    growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    growth = peak() - before
     print(json.dumps([path.name, *outcome, growth // 1024]), flush=True)
 """
 
@@ -426,7 +430,7 @@ def hostile_outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list
         (folder / f"{number:03}.hostile").write_bytes(HOSTILE[name]())
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     result = subprocess.run(
-        [sys.executable, "-c", HARNESS, str(folder)],
+        [*FRESH_PYTHON, "-c", HARNESS, str(folder)],
         capture_output=True, text=True, check=False, timeout=100, env=environment,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
