@@ -9,52 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from neuronscope.diagnosis.canaries import FEW, MOSTLY, CanaryReport
 from neuronscope.diagnosis.drift import Test, WindowReport
 from neuronscope.diagnosis.embedders import EmbedderReport, IndexReport
+from neuronscope.diagnosis.kinds import STAGES, Kind, Stage
 
+__all__ = ["STAGES", "Evidence", "Finding", "Kind", "Stage", "explain"]
 
-class Stage(StrEnum):
-    """Where in the path of a request a change happened, in the order of the path."""
-
-    QUERIES = "queries"
-    EMBED = "embed"
-    INDEX = "index"
-    SEARCH = "search"
-
-
-class Kind(StrEnum):
-    """What can have happened to retrieval."""
-
-    EMBEDDER_CHANGED = "embedder_changed"
-    EMBEDDERS_MIXED = "embedders_mixed"
-    INDEX_LOST = "index_lost"
-    INDEX_GREW = "index_grew"
-    INDEX_REWRITTEN = "index_rewritten"
-    INDEX_STALE = "index_stale"
-    SEARCH_CHANGED = "search_changed"
-    FILTER_CHANGED = "filter_changed"
-    QUERIES_SHIFTED = "queries_shifted"
-    QUERIES_OR_EMBEDDER = "queries_or_embedder"
-    UNEXPLAINED = "unexplained"
-
-
-STAGES: Final = {
-    Kind.EMBEDDER_CHANGED: Stage.EMBED,
-    Kind.EMBEDDERS_MIXED: Stage.EMBED,
-    Kind.INDEX_LOST: Stage.INDEX,
-    Kind.INDEX_GREW: Stage.INDEX,
-    Kind.INDEX_REWRITTEN: Stage.INDEX,
-    Kind.INDEX_STALE: Stage.INDEX,
-    Kind.SEARCH_CHANGED: Stage.SEARCH,
-    Kind.FILTER_CHANGED: Stage.SEARCH,
-    Kind.QUERIES_SHIFTED: Stage.QUERIES,
-    Kind.QUERIES_OR_EMBEDDER: Stage.QUERIES,
-    Kind.UNEXPLAINED: Stage.SEARCH,
-}
 SCORES: Final = ("top_score", "kth_score", "margin", "empty", "short", "filtered_empty", "unfiltered_empty")
 # How sure a finding is: asked directly; seen in two windows; one of several possibilities.
 DIRECT, LIVE, POSSIBLE = 0.99, 0.9, 0.5

@@ -27,7 +27,8 @@ from neuronscope.diagnosis.canaries import Canaries, CanaryReport, CanaryRun
 from neuronscope.diagnosis.checks import LEAST_S, Checks, pause
 from neuronscope.diagnosis.drift import PlaceWindows, WindowReport
 from neuronscope.diagnosis.embedders import EmbedderReport, EmbedTexts, Fingerprint, IndexReport
-from neuronscope.diagnosis.findings import DIRECT, Evidence, Finding, Kind, explain
+from neuronscope.diagnosis.findings import DIRECT, Evidence, Finding, explain
+from neuronscope.diagnosis.kinds import Kind
 from neuronscope.diagnosis.reports import Reporter
 from neuronscope.diagnosis.samples import Collector, QuerySample, query_sample
 from neuronscope.engine.guard import GUARD
