@@ -37,15 +37,36 @@ metrics.observe(names.HTTP_DURATION, 0.02, ((names.HTTP_ROUTE, "/a"),), (span <<
 metrics.add(names.RETRIEVALS, span)
 metrics.set(names.OVERHEAD_ACCOUNTED, span / 100)
 metrics.set(names.TENSOR_BYTES, span)
-Share(Path(sys.argv[1]), metrics.collect).write()
+getattr(Share(Path(sys.argv[1]), metrics.collect), sys.argv[3])()
 print("written", flush=True)
 sys.stdin.read()
 """
+# A page is being made while the program forks; the child lives on, the parent makes the next page.
+FORKING = """
+import os, signal, sys
+from pathlib import Path
+from neuronscope.engine.metrics import Aggregator
+from neuronscope.signals import names
+from neuronscope_exporters.prometheus.shared import Share
+
+metrics = Aggregator()
+metrics.add(names.RETRIEVALS, 7)
+share = Share(Path(sys.argv[1]), metrics.collect)
+with share._locked():
+    child = os.fork()
+    if not child:
+        signal.pause()
+signal.alarm(30)
+try:
+    print(len(share.collect().families))
+finally:
+    os.kill(child, signal.SIGKILL)
+"""
 
 
-def started(folder: Path, span: int) -> subprocess.Popen[str]:
+def started(folder: Path, span: int, does: str = "write") -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", PROCESS, str(folder), str(span)],
+        [sys.executable, "-c", PROCESS, str(folder), str(span), does],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -97,6 +118,35 @@ def test_processes_are_added_up_and_ended_ones_still_count(tmp_path: Path) -> No
     assert value(share.collect(), names.OVERHEAD_ACCOUNTED.name) is None
 
 
+def test_a_page_never_tells_less_than_the_one_before(tmp_path: Path) -> None:
+    """Whoever served it may be killed at once: what it told of itself is in its file by then."""
+    share = Share(tmp_path, Aggregator().collect)
+    serving = started(tmp_path, 4, "collect")
+    serving.kill()
+    serving.communicate("")
+    assert value(share.collect(), names.RETRIEVALS.name) == 4
+
+
+def test_files_added_up_but_not_deleted_count_once(tmp_path: Path) -> None:
+    """Who adds up the files of ended processes may be killed before it deletes them."""
+    share = Share(tmp_path, Aggregator().collect)
+    process = started(tmp_path, 4)
+    (file,) = (path for path in tmp_path.glob("*.metrics") if path.name.startswith(f"{process.pid}-"))
+    process.kill()
+    process.communicate("")
+    content = file.read_bytes()
+    assert value(share.collect(), names.RETRIEVALS.name) == 4
+    file.write_bytes(content)
+    assert value(share.collect(), names.RETRIEVALS.name) == 4
+    assert not file.exists()
+
+
+def test_a_fork_while_a_page_is_made_stops_no_other_page(tmp_path: Path) -> None:
+    """A prefork master that serves the page starts a worker: the worker holds nothing of it."""
+    done = programs.run(FORKING, str(tmp_path), prelude="")
+    assert (done.code, done.output.strip()) == (0, "1"), done.errors
+
+
 def test_a_damaged_or_foreign_file_costs_nothing(tmp_path: Path) -> None:
     """Whatever else lies in the folder is left out, and left alone."""
     mine = Aggregator()
@@ -105,7 +155,7 @@ def test_a_damaged_or_foreign_file_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "1-2.metrics").write_bytes(b"\xff\x00 not ours")
     (tmp_path / "counter_1.db").write_bytes(b"prometheus_client's")
     assert value(share.collect(), names.RETRIEVALS.name) == 7
-    assert len(list(tmp_path.iterdir())) == 3  # those two, and the lock
+    assert len(list(tmp_path.iterdir())) == 4  # those two, ours, and the lock
 
 
 def lose(_item: str, _reason: str, _n: int) -> None:

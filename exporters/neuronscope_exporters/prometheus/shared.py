@@ -5,7 +5,8 @@ its own in the folder up to date, and the page is the sum: counters and histogra
 those that have ended (a restart of a worker must not look like a reset), gauges of those that live.
 
 A file is replaced as a whole, by renaming, so that a reader never sees half of one.  Files of processes that
-have ended are added to `ENDED` and deleted, under a lock: recycled workers leave nothing behind.  The folder
+have ended are added to `ENDED` and deleted, under a lock: recycled workers leave nothing behind.  What a page
+has told is in the files first: whoever serves may be killed, and the next page must not tell less.  The folder
 belongs to one start of a service: clear it before the next.
 """
 
@@ -21,6 +22,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from neuronscope import native
 from neuronscope.signals.names import METRICS, Instrument, Metric
 from neuronscope.signals.records import (
     Exemplar,
@@ -51,6 +53,7 @@ class Stored(msgspec.Struct, frozen=True):
     histograms: dict[str, list[tuple[Labels, StoredHistogram]]]
     start_unix_ns: int
     time_unix_ns: int
+    contains: tuple[str, ...] = ()  # files added to this one last: who added them may not have deleted them
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -73,6 +76,7 @@ class Share:
         self._folder = folder
         self._snapshot = snapshot
         self._mine = folder / f"{os.getpid()}-{_started(os.getpid())}{SUFFIX}"
+        self._lock = native.new_lock()  # between threads of this process; `LOCK` is between processes
 
     def write(self) -> None:
         """Bring this process's file up to date.
@@ -80,45 +84,57 @@ class Share:
         Raises:
             OSError: the disk is full, or the folder is gone.
         """
-        _replace(self._mine, _stored(self._snapshot()))
+        with self._lock:
+            _replace(self._mine, _stored(self._snapshot()))
 
     def collect(self) -> MetricsSnapshot:
         """The sum over all processes, this one as it is now."""
-        mine = _stored(self._snapshot())
-        with self._locked(fcntl.LOCK_EX):
-            others = self._others()
+        with self._lock:
+            mine = _stored(self._snapshot())
+            with suppress(OSError):  # the page can be made; why the file cannot, the next `write` tells
+                _replace(self._mine, mine)
+            with self._locked():
+                others = self._others()
         return _sum([mine, *others])
 
     def _others(self) -> list[Stored]:
         """Files of the other processes; those of ended ones become one."""
         living: list[Stored] = []
-        ended: list[tuple[Path, Stored]] = []
+        gone: list[tuple[Path, Stored]] = []
+        total = _read(self._folder / ENDED)
+        contained = total.contains if total is not None else ()
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-            if path == self._mine:
+            if path == self._mine or path.name == ENDED:
                 continue
+            if path.name in contained:
+                path.unlink(missing_ok=True)
+                continue
+            lives = _lives(path)  # asked before it is read: only who has ended writes no more
             stored = _read(path)
             if stored is None:
                 continue
-            if path.name != ENDED and _lives(path):
+            if lives:
                 living.append(stored)
             else:
-                ended.append((path, stored))
-        if not ended:
-            return living
-        total = (
-            _only_sums(ended[0][1]) if len(ended) == 1 else _stored(_sum([_only_sums(s) for _, s in ended]))
-        )
-        gone = [path for path, _ in ended if path.name != ENDED]
+                gone.append((path, _only_sums(stored)))
         if gone:
+            parts = [stored for _, stored in gone]
+            total = _stored(_sum(parts if total is None else [total, *parts]))
+            total = msgspec.structs.replace(total, contains=tuple(path.name for path, _ in gone))
             _replace(self._folder / ENDED, total)
-            for path in gone:
+            for path, _ in gone:
                 path.unlink(missing_ok=True)
-        return [*living, total]
+        return living if total is None else [*living, total]
 
     @contextmanager
-    def _locked(self, how: int) -> Generator[None]:
+    def _locked(self) -> Generator[None]:
+        """Alone among all processes.
+
+        A lock of this kind is the process's own: one by `flock` would belong to a child, too, that the program
+        forks meanwhile, and be held as long as the child lives.
+        """
         with (self._folder / LOCK).open("w") as lock:
-            fcntl.flock(lock, how)
+            fcntl.lockf(lock, fcntl.LOCK_EX)
             yield
 
 
