@@ -232,7 +232,7 @@ class LayerObserver:
     ) -> None:
         summary = record.summary
         if summary is not None:
-            call.take(self._told_as, record.step, summary, record.fidelity)
+            call.take(self._told_as, record.step, summary, record.fidelity, record.dtype)
             site.look(summary.std, summary.finite)
         ENGINE.take_layer(record, recording, self._probe)
         ENGINE.metrics.add(

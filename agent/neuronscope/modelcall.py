@@ -27,11 +27,16 @@ class LayerAggregate:
     budget is fullest.  So it is a stratum of its own, weighted as the one run it is.
     """
 
-    __slots__ = ("_first", "_later", "_std", "_std_first", "abs_max", "records")
+    __slots__ = (
+        "_first", "_later", "_std", "_std_first", "abs_max", "dtype", "elements", "records", "zeros",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.records = 0
         self.abs_max = 0.0
+        self.dtype = ""
+        self.elements = 0
+        self.zeros = 0
         self._first: float | None = None
         self._std_first = 0.0
         self._later = Mean()
@@ -40,6 +45,8 @@ class LayerAggregate:
     def add(self, step: int, summary: TensorSummary) -> None:
         """Take the summary of a run."""
         self.records += 1
+        self.elements += summary.count
+        self.zeros += summary.zero_count
         if not math.isfinite(summary.mean):
             return
         self.abs_max = max(self.abs_max, summary.abs_max)
@@ -114,8 +121,10 @@ class ModelCall:
         self.runs[layer_id] = step + 1
         return step
 
-    def take(self, layer_id: str, step: int, summary: TensorSummary, fidelity: Fidelity) -> None:
-        """Add a record to the aggregates."""
+    def take(
+        self, layer_id: str, step: int, summary: TensorSummary, fidelity: Fidelity, dtype: str = ""
+    ) -> None:
+        """Add a record to the aggregates; `dtype` is the element type's safetensors name."""
         self.records += 1
         self.non_finite += summary.nan_count + summary.inf_count
         if _RANK[fidelity] > _RANK[self.fidelity]:
@@ -123,6 +132,7 @@ class ModelCall:
         aggregate = self.layers.get(layer_id)
         if aggregate is None:
             aggregate = self.layers[layer_id] = LayerAggregate()
+        aggregate.dtype = dtype
         aggregate.add(step, summary)
 
     def skip(self, layer_id: str, reason: str) -> None:

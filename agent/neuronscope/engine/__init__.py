@@ -25,6 +25,7 @@ from neuronscope.engine.events import Events
 from neuronscope.engine.finish import light_record, query_events, read_attributes, sdk_record
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.intake import SPAN_BYTES
+from neuronscope.engine.layer_metrics import record_layers
 from neuronscope.engine.logged import LogItem
 from neuronscope.engine.metrics import Aggregator
 from neuronscope.engine.opening import Opener
@@ -336,6 +337,8 @@ class Engine(Calls):
         if kind is LightSpan:
             if item.model_call is not None and item.foreign is None:
                 item.own = {**(item.own or {}), **item.model_call.attributes()}
+            if item.model_call is not None:
+                record_layers(self.metrics, item.model_call)
             record = light_record(item, policy)
             recording, call, hot_ns = item.recording, item.call, item.hot_ns
             if call is not None:

@@ -28,6 +28,21 @@ _CALL: Final = (
 _AGGREGATES: Final = frozenset(
     {"invoke_agent", "invoke_workflow", "create_agent", "execute_tool", "plan", "fetch_response"}
 )
+# Stages of a request, by what a call does; and by what a call tells of its own phases.
+_STAGES: Final = {
+    "embeddings": "embed",
+    "retrieval": "search",
+    "rerank": "rerank",
+    "chat": "generate",
+    "text_completion": "generate",
+    "generate_content": "generate",
+}
+_PHASES: Final = (
+    ("first_chunk", names.TIME_TO_FIRST_CHUNK),
+    ("queue", names.MODEL_QUEUE),
+    ("prefill", names.MODEL_PREFILL),
+    ("decode", names.MODEL_DECODE),
+)
 # All their labels: calls that agree in these go into the same series.
 _LABELS: Final = names.OPERATION_DURATION.labels
 Slot = tuple[Metric, str | None]
@@ -40,6 +55,7 @@ class SpanMetrics:
     def __init__(self, metrics: Aggregator) -> None:
         self._metrics = metrics
         self._known: dict[tuple[object, ...], dict[Slot, Histogram]] = {}
+        self._stages: dict[tuple[str, object], Histogram] = {}
 
     def record(self, record: SpanRecord, call: Invocation | None) -> None:
         """Aggregate what a finished span tells."""
@@ -54,8 +70,38 @@ class SpanMetrics:
                 record_store(query, self._metrics, exemplar)
         elif record.kind is SpanKind.SERVER and names.HTTP_REQUEST_METHOD in attributes:
             self._observe(names.HTTP_DURATION, seconds, attributes, exemplar)
+            self._stage("request", seconds, record, exemplar)
+        self._stages_of(record, seconds, exemplar)
         if record.kind is not SpanKind.CLIENT:
             self._model_call(attributes, exemplar)
+
+    def _stages_of(self, record: SpanRecord, seconds: float, exemplar: tuple[int, int] | None) -> None:
+        """The call as a stage of its request, with its phases."""
+        attributes = record.attributes
+        operation = attributes.get(names.OPERATION_NAME)
+        stage = _STAGES.get(operation) if isinstance(operation, str) else None
+        if stage is None:
+            return
+        self._stage(stage, seconds, record, exemplar)
+        for phase, key in _PHASES:
+            value = attributes.get(key)
+            if isinstance(value, float):
+                self._stage(phase, value, record, exemplar)
+
+    def _stage(
+        self, stage: str, seconds: float, record: SpanRecord, exemplar: tuple[int, int] | None
+    ) -> None:
+        error = record.attributes.get(names.ERROR_TYPE)
+        key = (stage, error if isinstance(error, str) else None)
+        series = self._stages.get(key)
+        if series is None:
+            labels = (("stage", stage), *(((names.ERROR_TYPE, error),) if isinstance(error, str) else ()))
+            found = self._metrics.series(names.STAGE_DURATION, labels)
+            if found is None:
+                series = self._metrics.folded(names.STAGE_DURATION, labels)
+            else:
+                series = self._stages[key] = found
+        self._metrics.fill(((series, seconds),), exemplar, record.end_unix_ns)
 
     def _model_call(self, attributes: Mapping[str, Any], exemplar: tuple[int, int] | None) -> None:
         """What is known of a model's call in this process."""

@@ -78,6 +78,19 @@ class Metric:
             name += suffix
         return name
 
+    @property
+    def prometheus_sample(self) -> str:
+        """What its samples are called: a counter's end in ``_total``."""
+        return self.prometheus_name + ("_total" if self.instrument is Instrument.COUNTER else "")
+
+
+def prometheus_label(key: str) -> str:
+    """An attribute key as a label name: ``db.collection.name`` becomes ``db_collection_name``."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in key)
+    if name.startswith("__"):  # reserved by Prometheus
+        name = "key" + name
+    return name if name and not name[0].isdigit() else f"key_{name}"
+
 
 _PROMETHEUS_UNITS: Final = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "%": "_percent"}
 
@@ -535,6 +548,18 @@ INDEX_COSINE: Final = _metric(
 CHECKS_CPU: Final = _metric(
     "neuronscope.checks.cpu.time", _C, "s", "CPU time of canaries and fingerprints; outside the budget."
 )
+# Edges where objectives are set, which the conventions' buckets do not have.
+STAGE_SECONDS: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0),
+)
+STAGE_DURATION: Final = _metric(
+    "neuronscope.stage.duration",
+    _H,
+    "s",
+    "Duration of a stage: embed, search, rerank, first_chunk, generate, queue, prefill, decode or request.",
+    ("stage", ERROR_TYPE),
+    STAGE_SECONDS,
+)
 PREFILL_SECONDS: Final = _metric(
     "neuronscope.model.prefill.duration",
     _H,
@@ -553,6 +578,28 @@ DECODE_SECONDS: Final = _metric(
 )
 NON_FINITE: Final = _metric(
     "neuronscope.model.non_finite", _C, "{element}", "NaN and Inf seen in layers.", (MODEL_NAME,)
+)
+MODEL_CALLS: Final = _metric(
+    "neuronscope.model.calls",
+    _C,
+    "{call}",
+    "Calls whose layers were recorded, by outcome: finite, or non_finite if any number was not.",
+    (MODEL_NAME, "outcome"),
+)
+# Of the latest call that recorded the layer.
+_LAYER = (MODEL_NAME, "layer")
+LAYER_SPREAD: Final = _metric(
+    "neuronscope.layer.std", _G, "", "Standard deviation of a layer's output, mean of its runs.", _LAYER
+)
+LAYER_RANGE: Final = _metric(
+    "neuronscope.layer.range.used",
+    _G,
+    "1",
+    "Largest magnitude over the largest number its element type can hold: at 1 it overflows.",
+    _LAYER,
+)
+LAYER_ZEROS: Final = _metric(
+    "neuronscope.layer.zeros", _G, "1", "Share of a layer's output elements that are zero.", _LAYER
 )
 LAYER_RECORDS: Final = _metric(
     "neuronscope.layer.records", _C, "{record}", "Layer records taken.", (MODEL_NAME, FIDELITY)

@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import Final, TypeAlias
 
 from neuronscope.signals.names import Instrument, Metric
+from neuronscope.signals.names import prometheus_label as label_name
 from neuronscope.signals.records import (
     Attributes,
     Exemplar,
@@ -160,14 +161,6 @@ def labels_of(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def label_name(key: str) -> str:
-    """An attribute key as a label name: ``db.collection.name`` becomes ``db_collection_name``."""
-    name = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in key)
-    if name.startswith("__"):  # reserved by Prometheus
-        name = "key" + name
-    return name if name and not name[0].isdigit() else f"key_{name}"
 
 
 def is_finite(value: float | HistogramValue) -> bool:
