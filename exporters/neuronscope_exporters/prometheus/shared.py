@@ -6,8 +6,8 @@ those that have ended (a restart of a worker must not look like a reset), gauges
 
 A file is replaced as a whole, by renaming, so that a reader never sees half of one.  Files of processes that
 have ended are added to `ENDED` and deleted, under a lock: recycled workers leave nothing behind.  What a page
-has told is in the files first: whoever serves may be killed, and the next page must not tell less.  The folder
-belongs to one start of a service: clear it before the next.
+has told is in the files first: whoever serves it may be killed, and the next page must not tell less.  The
+folder belongs to one start of a service: clear it before the next.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class Share:
     def _locked(self) -> Generator[None]:
         """Alone among all processes.
 
-        A lock of this kind is the process's own: one by `flock` would belong to a child, too, that the program
-        forks meanwhile, and be held as long as the child lives.
+        A lock of this kind is the process's own.  One by `flock` would belong to a child, too, that is forked
+        meanwhile, and be held for as long as the child lives.
         """
         with (self._folder / LOCK).open("w") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX)
