@@ -18,6 +18,7 @@ import pytest
 
 import neuronscope as ns
 from client_cases import CANARY, Mode, agent, facts_like
+from collectors import until
 from neuronscope import platform
 from neuronscope.engine.guard import GUARD
 from neuronscope.signals import names
@@ -325,7 +326,8 @@ def test_a_stream_ends_once_however_it_is_left(anthropic_server: FakeAnthropic) 
         next(iter(stream))
         del stream
         RUNNER.run(left())  # until a next call LiteLLM itself keeps a stream
-        gc.collect()
+        # So does its logging thread, for as long as it takes.
+        until(lambda: gc.collect() >= 0 and len(exporter.spans) == 2)
         anthropic_server.reply(fake_anthropic.message_stream(cut_after=4))
         with pytest.raises(Exception):  # noqa: B017, PT011 - LiteLLM's own, which differs by release
             list(litellm.completion(**claude(anthropic_server), stream=True))
