@@ -1,7 +1,8 @@
-"""Compiles the summary kernel while the package is built (docs/decisions/0008).
+"""Compiles what is written in C while the package is built (docs/decisions/0008 and 0011).
 
-Without a C compiler the package is built without it, for any platform, and computes summaries with the
-frameworks' own operations.  ``python hatch_build.py`` compiles it in place.
+Two libraries: the summary kernel, which has no Python in it, and the extension module `neuronscope._native`.
+Without a C compiler (or, for the module, without Python's headers) the package is built without them and
+does the same in Python.  ``python hatch_build.py`` compiles both in place.
 """
 
 from __future__ import annotations
@@ -13,66 +14,132 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-ROOT = Path(__file__).resolve().parent
-SOURCE = ROOT / "agent" / "neuronscope" / "summaries" / "kernel.c"
-LIBRARY = SOURCE.with_name("kernel.native")
-FLAGS = (
-    "-O3", "-std=gnu11", "-fPIC", "-shared", "-fopenmp-simd",
-    # What vector instructions for sums, minima and maxima need.  Not -ffast-math: linking with it would
-    # switch denormal numbers off in the whole process.
-    "-fno-math-errno", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-ffinite-math-only",
-    "-ffp-contract=fast",
-)  # fmt: skip
+PACKAGE = Path(__file__).resolve().parent / "agent" / "neuronscope"
 
 
-def digest() -> str:
-    """What the library is compiled from."""
-    return hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
+@dataclass(frozen=True)
+class Library:
+    """A shared library beside its sources.
 
-
-def compile_kernel() -> str:
-    """Compile the library beside its source; returns why not, or nothing.
-
-    It is replaced as a whole: processes that have the old one loaded keep it.
+    Attributes:
+        name: what it is called in messages.
+        path: where it goes.
+        sources: what is compiled; `headers` are read besides.
+        extension: it is a module of Python's, and needs its headers.
     """
-    if sys.platform not in {"linux", "darwin"}:
-        return f"not for {sys.platform}"
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    handle, made = tempfile.mkstemp(dir=LIBRARY.parent, prefix="kernel.native.")
-    os.close(handle)
-    command = [*compiler, *FLAGS, f'-DNS_DIGEST="{digest()}"', str(SOURCE), "-o", made]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            return done.stderr.strip() or f"{compiler[0]} failed"
-        os.chmod(made, 0o755)  # noqa: S103  as a library is
-        os.replace(made, LIBRARY)  # atomic
-    except OSError as error:
-        return f"no C compiler: {error}"
-    finally:
-        Path(made).unlink(missing_ok=True)
-    return ""
+
+    name: str
+    path: Path
+    sources: tuple[Path, ...]
+    flags: tuple[str, ...]
+    headers: tuple[Path, ...] = ()
+    extension: bool = False
+
+    def digest(self) -> str:
+        """What it is compiled from."""
+        found = hashlib.sha256()
+        for file in (*self.sources, *self.headers):
+            found.update(file.read_bytes())
+        found.update(" ".join(self.flags).encode())
+        return found.hexdigest()[:16]
+
+    def compile(self) -> str:
+        """Compile it in place; returns why not, or nothing.
+
+        It is replaced as a whole: processes that have the old one loaded keep it.
+        """
+        if sys.platform not in {"linux", "darwin"}:
+            return f"not for {sys.platform}"
+        around: list[str] = []
+        if self.extension:
+            folder = Path(sysconfig.get_paths()["include"])
+            if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+                return "not for this Python"
+            if not (folder / "Python.h").exists():
+                return "no Python.h (Debian: apt-get install python3-dev)"
+            around = [f"-I{folder}"]
+            if sys.platform == "darwin":
+                around += ["-undefined", "dynamic_lookup"]
+        return self._compile(around)
+
+    def _compile(self, around: Sequence[str]) -> str:
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+        handle, made = tempfile.mkstemp(dir=self.path.parent, prefix=f"{self.path.name}.")
+        os.close(handle)
+        sources = map(str, self.sources)
+        command = [*compiler, *self.flags, f'-DNS_DIGEST="{self.digest()}"', *around, *sources, "-o", made]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                return done.stderr.strip() or f"{compiler[0]} failed"
+            os.chmod(made, 0o755)  # noqa: S103  as a library is
+            os.replace(made, self.path)  # atomic
+        except OSError as error:
+            return f"no C compiler: {error}"
+        finally:
+            Path(made).unlink(missing_ok=True)
+        return ""
 
 
-class KernelBuildHook(BuildHookInterface[Any]):
-    """Tries to compile the kernel; with it the wheel is one for this platform, with any Python 3."""
+KERNEL = Library(
+    "summary kernel",
+    PACKAGE / "summaries" / "kernel.native",
+    (PACKAGE / "summaries" / "kernel.c",),
+    (
+        "-O3", "-std=gnu11", "-fPIC", "-shared", "-fopenmp-simd",
+        # What vector instructions for sums, minima and maxima need.  Not -ffast-math: linking with it would
+        # switch denormal numbers off in the whole process.
+        "-fno-math-errno", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math",
+        "-ffinite-math-only", "-ffp-contract=fast",
+    ),
+)  # fmt: skip
+NATIVE = Library(
+    "engine code",
+    # CPython's limited API: one file for every Python from 3.11.
+    PACKAGE / "_native.abi3.so",
+    tuple(sorted((PACKAGE / "_native").glob("*.c"))),
+    ("-O2", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-strict-aliasing"),
+    headers=tuple(sorted((PACKAGE / "_native").glob("*.h"))),
+    extension=True,
+)
+
+
+class NativeBuildHook(BuildHookInterface[Any]):
+    """Tries to compile both; the wheel is then one for this platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before a wheel is put together."""
-        why_not = compile_kernel()
+        compiled = [library for library in (KERNEL, NATIVE) if self._compiled(library)]
+        if compiled:
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data["pure_python"] = False
+            build_data["tag"] = f"{'cp311-abi3' if NATIVE in compiled else 'py3-none'}-{platform}"
+
+    def _compiled(self, library: Library) -> bool:
+        why_not = library.compile()
         if why_not:
-            LIBRARY.unlink(missing_ok=True)
-            self.app.display_warning(f"neuronscope without its compiled summary kernel: {why_not}")
-            return
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform}"
+            library.path.unlink(missing_ok=True)
+            self.app.display_warning(f"neuronscope without its compiled {library.name}: {why_not}")
+        return not why_not
+
+
+def main() -> int:
+    """Compile both in place; tells what was not."""
+    failed = 0
+    for library in (KERNEL, NATIVE):
+        why_not = library.compile()
+        if why_not:
+            failed = 1
+            print(f"{library.name}: {why_not}", file=sys.stderr)  # noqa: T201  a command's output
+    return failed
 
 
 if __name__ == "__main__":
-    sys.exit(compile_kernel())
+    sys.exit(main())

@@ -115,7 +115,7 @@ def test_every_instruction_set_agrees_with_float64(compiled: kernel.Kernel, name
 
 def test_the_library_is_compiled_from_this_source(compiled: kernel.Kernel) -> None:
     """Else `python hatch_build.py` is due."""
-    assert compiled.digest == build_script().digest()
+    assert compiled.digest == build_script().KERNEL.digest()
 
 
 def test_threads_do_not_disturb_each_other(compiled: kernel.Kernel) -> None:
@@ -168,7 +168,7 @@ def test_without_a_compiler_the_package_is_built_without_the_kernel(tmp_path: Pa
         shutil.copy(ROOT / name, tree / name)
     for name in ("agent", "instrumentation", "exporters"):
         shutil.copytree(
-            ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "kernel.native*")
+            ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "kernel.native*", "_native.abi3.so*")
         )
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     done = subprocess.run(

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
+from neuronscope import compiled
 from neuronscope.engine.fit import SHORTEST, cut
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.propagation import unobserved
@@ -116,22 +117,8 @@ class ContentPolicy:
         return replace(record, body=body, attributes=attributes)
 
     def _apply(self, attributes: Mapping[str, Any], content: bool) -> dict[str, AttributeValue]:
-        kept: dict[str, AttributeValue] = {}
         truncated: list[str] = []
-        limit = self.max_length
-        known = _CLASSES.get
-        for key, value in attributes.items():
-            # Most attributes are public and short: they pass with three tests.
-            if known(key) is _PUBLIC:
-                kind = value.__class__
-                if kind is str:
-                    if len(value) <= limit and value.isascii():
-                        kept[key] = value
-                        continue
-                elif kind is int or kind is float or kind is bool or (kind is list and _plain(value, limit)):
-                    kept[key] = value
-                    continue
-            self._keep(key, value, content, kept, truncated)
+        kept = _mask(attributes, _CLASSES, _PUBLIC, self.max_length, self._keep, content, truncated)
         if truncated:
             kept[names.TRUNCATED] = [*cast("Sequence[str]", kept.get(names.TRUNCATED, ())), *truncated]
         return kept
@@ -200,6 +187,40 @@ def _plain(items: list[Any], limit: int) -> bool:
     if not items:
         return True
     first = items[0]
+def mask_in_python(
+    attributes: Mapping[str, Any],
+    classes: Mapping[str, object],
+    public: object,
+    limit: int,
+    keep: Callable[[str, Any, bool, dict[str, AttributeValue], list[str]], None],
+    content: bool,
+    truncated: list[str],
+) -> dict[str, AttributeValue]:
+    """Attributes as they may be recorded; most are public, plain and short: they pass with three tests.
+
+    Args:
+        classes: what was decided for each key.
+        keep: decides on all that do not pass.
+    """
+    kept: dict[str, AttributeValue] = {}
+    known = classes.get
+    for key, value in attributes.items():
+        if known(key) is public:
+            kind = value.__class__
+            if kind is str:
+                if len(value) <= limit and value.isascii():
+                    kept[key] = value
+                    continue
+            elif kind is int or kind is float or kind is bool or (kind is list and _plain(value, limit)):
+                kept[key] = value
+                continue
+        keep(key, value, content, kept, truncated)
+    return kept
+
+
+_mask: Final = compiled.choose("mask", mask_in_python)
+
+
     return len(items) == 1 and first.__class__ is str and len(first) <= limit and first.isascii()
 
 

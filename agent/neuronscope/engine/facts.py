@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from operator import attrgetter
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from neuronscope import compiled
 from neuronscope.engine.fit import fit_json
 from neuronscope.instrumentation import Message, Operation, Peer, Request, Response
 from neuronscope.signals import names
@@ -86,7 +87,7 @@ def _start_facts(operation: Operation, target: str | None, peer: Peer, method: s
 
 def add_request(attributes: Attributes, request: Request, limit: int) -> None:
     """Add the request's attributes; content as JSON of at most `limit` characters."""
-    _add_request_scalars(attributes, request)
+    _add_fields(attributes, request, _REQUEST_FIELDS)
     if request.stream:
         attributes[names.REQUEST_STREAM] = True
     if request.choice_count is not None and request.choice_count != 1:
@@ -105,7 +106,7 @@ def add_request(attributes: Attributes, request: Request, limit: int) -> None:
 
 def add_response(attributes: Attributes, response: Response, limit: int) -> None:
     """Add the response's attributes, but for what a search found (`neuronscope.engine.searches`)."""
-    _add_response_scalars(attributes, response)
+    _add_fields(attributes, response, _RESPONSE_FIELDS)
     if response.messages is not None:
         _add_content(attributes, names.OUTPUT_MESSAGES, list(map(message_dict, response.messages)), limit)
     if response.returned is not None:
@@ -136,21 +137,22 @@ def _add_content(attributes: Attributes, key: str, items: Any, limit: int) -> No
         attributes[names.TRUNCATED] = [*attributes.get(names.TRUNCATED, ()), key]
 
 
-class _Scalars:
-    """Adds the fields that become attributes as they are."""
+def add_fields_in_python(attributes: Attributes, facts: Request | Response, table: Sequence[str]) -> None:
+    """Add the fields that become attributes as they are, if they are known.
 
-    def __init__(self, table: Sequence[tuple[str, str]]) -> None:
-        self._read = attrgetter(*(field for field, _ in table))
-        self._keys = tuple(key for _, key in table)
+    Args:
+        table: field, key, field, key, …
+    """
+    fields = iter(table)
+    for field, key in zip(fields, fields):  # noqa: B905 - pairs of the same iterator
+        value = getattr(facts, field)
+        if value is not None:
+            attributes[key] = value
 
-    def __call__(self, attributes: Attributes, facts: Request | Response) -> None:
-        for key, value in zip(self._keys, self._read(facts)):  # noqa: B905 - as many as there are keys
-            if value is not None:
-                attributes[key] = value
 
-
-_add_request_scalars: Final = _Scalars(_REQUEST)
-_add_response_scalars: Final = _Scalars(_RESPONSE)
+_add_fields: Final = compiled.choose("add_fields", add_fields_in_python)
+_REQUEST_FIELDS: Final = tuple(chain.from_iterable(_REQUEST))
+_RESPONSE_FIELDS: Final = tuple(chain.from_iterable(_RESPONSE))
 
 
 def span_name(operation: Operation, target: str | None, method: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
+from neuronscope import compiled
 from neuronscope.signals import names
 from neuronscope.signals.records import Attributes, LogRecord, LogValue, SpanRecord
 
@@ -48,11 +49,13 @@ def held_bytes(value: Any, depth: int = 4) -> int:
 
 def span_bytes(record: SpanRecord) -> int:
     """About how many bytes a span takes when encoded."""
-    size = _SPAN + attributes_bytes(record.attributes)
-    for event in record.events:
-        size += _ATTRIBUTE + len(event.name) + attributes_bytes(event.attributes)
-    for link in record.links:
-        size += 64 + attributes_bytes(link.attributes)
+    size: int = _SPAN + attributes_bytes(record.attributes)
+    if record.events:
+        for event in record.events:
+            size += _ATTRIBUTE + len(event.name) + attributes_bytes(event.attributes)
+    if record.links:
+        for link in record.links:
+            size += 64 + attributes_bytes(link.attributes)
     return size
 
 
@@ -72,7 +75,7 @@ def _nested_bytes(value: LogValue) -> int:
     return _ATTRIBUTE
 
 
-def attributes_bytes(attributes: Attributes) -> int:
+def attributes_bytes_in_python(attributes: Attributes) -> int:
     """About how many bytes attributes take when encoded."""
     size = _PAIR * len(attributes)
     value: Any  # a cast is a call
@@ -83,6 +86,9 @@ def attributes_bytes(attributes: Attributes) -> int:
         elif kind is not int and kind is not float:
             size += value_bytes(value) - _ATTRIBUTE
     return size
+
+
+attributes_bytes: Final = compiled.choose("attributes_bytes", attributes_bytes_in_python)
 
 
 def value_bytes(value: object) -> int:

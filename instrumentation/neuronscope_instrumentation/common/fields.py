@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from neuronscope import compiled
+
 _NOTHING: Final[Mapping[str, Any]] = {}
 _NUMBERS: Final = (int, float)
 _SEQUENCES: Final = (list, tuple)
@@ -87,14 +89,14 @@ def mapping(value: Any) -> Mapping[str, Any] | None:
     return found if value.__class__ is dict or isinstance(value, Mapping) else None
 
 
-def text(value: Any) -> str | None:
+def text_in_python(value: Any) -> str | None:
     """A string that is not empty."""
     if value is None:
         return None
     return value if isinstance(value, str) and value else None
 
 
-def number(value: Any) -> float | None:
+def number_in_python(value: Any) -> float | None:
     """An int or a float; booleans are neither."""
     kind = value.__class__
     found: float | None = value
@@ -103,7 +105,7 @@ def number(value: Any) -> float | None:
     return found if isinstance(value, _NUMBERS) and kind is not bool else None
 
 
-def count(value: Any) -> int | None:
+def count_in_python(value: Any) -> int | None:
     """An int; booleans are none."""
     found: int | None = value
     if value is None or value.__class__ is int:
@@ -111,10 +113,17 @@ def count(value: Any) -> int | None:
     return found if isinstance(value, int) and value.__class__ is not bool else None
 
 
-def items(value: Any) -> Sequence[Any]:
+def items_in_python(value: Any) -> Sequence[Any]:
     """The elements of a list or tuple; nothing of anything else, which stays unread."""
     found: Sequence[Any] = value
     return found if isinstance(value, _SEQUENCES) else ()
+
+
+# All of these but `field` and `fields` have compiled twins.
+text: Final = compiled.choose("text", text_in_python)
+number: Final = compiled.choose("number", number_in_python)
+count: Final = compiled.choose("count", count_in_python)
+items: Final = compiled.choose("items", items_in_python)
 
 
 def document(value: Any) -> Any:

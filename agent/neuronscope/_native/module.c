@@ -1,0 +1,46 @@
+/* `neuronscope._native`: what the engine does for every span, compiled (docs/decisions/0011). */
+#include "native.h"
+
+/* What it was compiled from; `hatch_build.py` defines it. */
+#ifndef NS_DIGEST
+#define NS_DIGEST ""
+#endif
+
+#define FAST(name, function) {name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL, NULL}
+#define ONE(name, function) {name, (function), METH_O, NULL}
+
+static PyMethodDef functions[] = {
+    /* OTLP */
+    FAST("encode_span", ns_encode_span),
+    FAST("encode_attributes", ns_encode_attributes),
+    /* attributes */
+    FAST("mask", ns_mask),
+    ONE("attributes_bytes", ns_attributes_bytes),
+    FAST("add_fields", ns_add_fields),
+    /* readings */
+    ONE("text", ns_text_of),
+    ONE("number", ns_number_of),
+    ONE("count", ns_count_of),
+    ONE("items", ns_items_of),
+    ONE("known", ns_known),
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "neuronscope._native",
+    .m_doc = "Compiled twins of functions that run for every span.",
+    .m_size = -1, /* one for the process */
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC
+PyInit__native(void)
+{
+    if (ns_spans_ready() < 0)
+        return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    if (module != NULL && PyModule_AddStringConstant(module, "DIGEST", NS_DIGEST) < 0)
+        Py_CLEAR(module);
+    return module;
+}

@@ -1,0 +1,42 @@
+/* What the files of `neuronscope._native` share.  One file a topic; `module.c` lists their functions.
+ *
+ * Rules: CPython's limited API only (one wheel serves every Python from 3.11); every function has a twin in
+ * Python that returns the same, and leaves what is unusual to it; nothing is remembered between calls but what
+ * `ns_*_ready` makes once.  The GIL is held throughout: everything here touches Python objects.
+ */
+#ifndef NEURONSCOPE_NATIVE_H
+#define NEURONSCOPE_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <stdint.h>
+
+typedef PyObject *const *Args;
+
+/* Functions of the module, by file. */
+PyObject *ns_encode_span(PyObject *module, Args args, Py_ssize_t n);        /* spans.c */
+PyObject *ns_encode_attributes(PyObject *module, Args args, Py_ssize_t n);  /* pairs.c */
+PyObject *ns_mask(PyObject *module, Args args, Py_ssize_t n);               /* policy.c */
+PyObject *ns_attributes_bytes(PyObject *module, PyObject *attributes);      /* policy.c */
+PyObject *ns_add_fields(PyObject *module, Args args, Py_ssize_t n);         /* facts.c */
+PyObject *ns_text_of(PyObject *module, PyObject *value);                   /* facts.c */
+PyObject *ns_number_of(PyObject *module, PyObject *value);
+PyObject *ns_count_of(PyObject *module, PyObject *value);
+PyObject *ns_items_of(PyObject *module, PyObject *value);
+PyObject *ns_known(PyObject *module, PyObject *facts);
+
+/* Make what a file needs once; -1 with an exception. */
+int ns_spans_ready(void);
+
+/* Whether a call got as many arguments as it needs; 0 with an exception. */
+static inline int
+ns_takes(const char *name, Py_ssize_t given, Py_ssize_t wanted)
+{
+    if (given == wanted)
+        return 1;
+    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, wanted, given);
+    return 0;
+}
+
+#endif
