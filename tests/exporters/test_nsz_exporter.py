@@ -79,8 +79,8 @@ def test_every_batch_is_in_the_file_when_export_returns(tmp_path: Path) -> None:
     assert ([item.span_id for item in live.spans], len(live.layers)) == ([1, 2], 1)
     assert live.resource == RESOURCE
     exporter.export(Batch(RESOURCE, [span(3)]))
-    assert exporter.flush(1.0)
-    exporter.shutdown(1.0)
+    assert exporter.flush(60.0)
+    exporter.shutdown(60.0)
     recording = nsz.read(path)
     assert recording.finished
     assert len(recording.spans) == 3
@@ -93,8 +93,8 @@ def test_a_process_that_records_nothing_leaves_no_file(tmp_path: Path) -> None:
     exporter = make(tmp_path)
     assert exporter is not None
     exporter.export(Batch(RESOURCE))
-    assert exporter.flush(1.0)
-    exporter.shutdown(1.0)
+    assert exporter.flush(60.0)
+    exporter.shutdown(60.0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,7 +131,7 @@ def test_after_its_directory_was_deleted_a_new_segment_is_begun(
     assert counts.lost == {
         ("span", "file_deleted"): 2, ("span", "io_error"): 1, ("layer", "io_error"): 1,
     }  # fmt: skip
-    exporter.shutdown(1.0)
+    exporter.shutdown(60.0)
 
 
 FORK = """
@@ -148,7 +148,7 @@ exporter = nsz.create(ExporterContext(settings, {}, collect, print, lambda *_: N
 exporter.export(batch(1))
 child = os.fork()
 exporter.export(batch(2 if child == 0 else 3))
-exporter.shutdown(1.0)
+exporter.shutdown(60.0)
 if child:
     os.waitpid(child, 0)
 """

@@ -20,7 +20,7 @@ from neuronscope.exceptions import NszError
 from neuronscope.signals.records import LayerRecord, SpanEvent, SpanRecord
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope_exporters import nsz
-from neuronscope_exporters.nsz import documents, layout, writer
+from neuronscope_exporters.nsz import chunkfile, documents, layout
 
 
 def span(number: int, **attributes: Any) -> SpanRecord:
@@ -147,7 +147,7 @@ def test_a_checkpoint_repeats_definitions_manifest_and_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever joins late, or lost the beginning, finds everything again."""
-    monkeypatch.setattr(writer, "CHECKPOINT_BYTES", 1)
+    monkeypatch.setattr(chunkfile, "CHECKPOINT_BYTES", 1)
     target = nsz.NszWriter(tmp_path / "a.nsz")
     target.append_layer(layer(0, np.zeros(4, "f4")))
     target.append_span(span(1))

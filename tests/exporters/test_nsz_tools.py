@@ -96,7 +96,7 @@ def test_a_lost_chunk_is_known_by_its_time_and_topics(
     for number in (2, 3, 4):
         writer.append_span(span(number))
         writer.flush()
-    monkeypatch.setattr("neuronscope_exporters.nsz.writer.CHECKPOINT_BYTES", 1)
+    monkeypatch.setattr("neuronscope_exporters.nsz.chunkfile.CHECKPOINT_BYTES", 1)
     writer.flush()
     writer.close()
     data = bytearray((tmp_path / "a.nsz").read_bytes())

@@ -28,7 +28,7 @@ def ask(number):
 platform = ns.Platform(nsz=folder, instrument=(), export_interval_s=0.02, nsz_segment_bytes=65536)
 for number in range(300):
     ask(number)
-ns.flush(5.0)
+ns.flush(60.0)
 if trouble == "read-only":
     # What is open stays so; nothing new can be made, and nothing renamed.
     subprocess.run(["mount", "--bind", folder, folder], check=True)
@@ -45,13 +45,13 @@ elif trouble == "full":
             pass
 for number in range(300, 2000):
     ask(number)
-flushed = ns.flush(5.0)
+flushed = ns.flush(60.0)
 if trouble == "full":
     os.unlink(os.path.join(folder, "ballast"))
     for number in range(2000, 2100):
         ask(number)
 lost = {}
-platform.flush(5.0)
+platform.flush(60.0)
 for family in ENGINE.metrics.collect().families:
     if family.metric is names.DROPPED:
         for point in family.points:

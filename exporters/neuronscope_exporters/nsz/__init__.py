@@ -12,8 +12,8 @@ reader opens.
 from __future__ import annotations
 
 from neuronscope_exporters.nsz.check import Report, check
-from neuronscope_exporters.nsz.chunks import Damage, Limits
 from neuronscope_exporters.nsz.copying import Part, cut, merge, write
+from neuronscope_exporters.nsz.damage import Damage, Limits
 from neuronscope_exporters.nsz.exporter import NszExporter, create
 from neuronscope_exporters.nsz.files import recordings
 from neuronscope_exporters.nsz.reader import NszFile

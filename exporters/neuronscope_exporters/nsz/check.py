@@ -12,7 +12,7 @@ from typing import Any
 from neuronscope.exceptions import NszError
 from neuronscope.signals.records import LayerRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz import documents
-from neuronscope_exporters.nsz.chunks import Damage, Limits
+from neuronscope_exporters.nsz.damage import Damage, Limits
 from neuronscope_exporters.nsz.reader import NszFile
 from neuronscope_exporters.nsz.writer import ignore
 

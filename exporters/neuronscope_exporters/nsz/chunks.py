@@ -1,142 +1,22 @@
-"""Finds the chunks of a file, by its summary or by walking it, and unpacks them safely.
+"""Finds the chunks of a file, by its summary or by walking it.
 
-Nothing a file says is believed: lengths are held against what is there and against `Limits`, and no
-record is returned whose checksum was not right.
+Nothing a file says is believed: lengths are held against what is there and against `Limits`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, Final
-
-import zstandard
+from dataclasses import dataclass
+from typing import Final
 
 from neuronscope.exceptions import NszError, NszLimitError
-from neuronscope_exporters.nsz import layout
-from neuronscope_exporters.nsz.layout import ChunkClass, ChunkHeader, Guard, Op
+from neuronscope_exporters.nsz import layout, summary
+from neuronscope_exporters.nsz.damage import DamageLog, Limits
+from neuronscope_exporters.nsz.layout import ChunkClass, Guard, Op
 from neuronscope_exporters.nsz.source import Source
 
-_MAX_REASONS: Final = 20
-_ZSTD_WINDOW: Final = 128 << 20
 # Records between chunks that are stepped over: header, message index, attachment, metadata.
 _SKIPPED: Final = frozenset({Op.HEADER, Op.MESSAGE_INDEX, 0x09, 0x0C})
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a file may ask of its reader.  Beyond the first four the file is refused.
-
-    Attributes:
-        chunks: chunks in the file.
-        damaged: damaged stretches in the file.
-        inflated_bytes: bytes that all chunks of small records together unpack to.
-        summary_bytes: size of the summary section.
-        small_chunk_bytes: unpacked size of a chunk of small records; a larger one is skipped.
-        tensor_chunk_bytes: size of a tensor's chunk; a larger one is not read.
-        ratio: unpacked bytes for a byte of a compressed chunk.
-    """
-
-    chunks: int = 1_000_000
-    damaged: int = 100_000
-    inflated_bytes: int = 1 << 30
-    summary_bytes: int = 256 << 20
-    small_chunk_bytes: int = 16 << 20
-    tensor_chunk_bytes: int = 1 << 30
-    ratio: int = layout.MAX_RATIO
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """What could not be read.  False when everything could.
-
-    A file that was not finished is not damaged by that alone.
-
-    Attributes:
-        stretches: damaged parts of the file that were skipped.
-        bytes: their size.
-        lost_chunks: chunks that are known to be missing, by the gaps in their numbers.
-        records: single records that made no sense although their checksum was right.
-        truncated_bytes: size of the torn record at the end.
-        reasons: the first reasons, for people.
-        files: files of a directory that could not be opened at all, and why.
-    """
-
-    stretches: int = 0
-    bytes: int = 0
-    lost_chunks: int = 0
-    records: int = 0
-    truncated_bytes: int = 0
-    reasons: tuple[str, ...] = ()
-    files: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def count(self) -> int:
-        """Everything that was skipped, as one number."""
-        torn = 1 if self.truncated_bytes else 0
-        return self.stretches + self.records + torn + len(self.files)
-
-    def __bool__(self) -> bool:
-        return self.count > 0 or self.lost_chunks > 0
-
-    def __add__(self, other: Damage) -> Damage:
-        return Damage(
-            self.stretches + other.stretches,
-            self.bytes + other.bytes,
-            self.lost_chunks + other.lost_chunks,
-            self.records + other.records,
-            self.truncated_bytes + other.truncated_bytes,
-            (self.reasons + other.reasons)[:_MAX_REASONS],
-            self.files + other.files,
-        )
-
-
-@dataclass(slots=True)
-class DamageLog:
-    """Gathers damage; the same stretch, met twice, counts once."""
-
-    limits: Limits
-    stretches: dict[int, int] = field(default_factory=dict[int, int])
-    lost_chunks: int = 0
-    records: int = 0
-    truncated_bytes: int = 0
-    reasons: list[str] = field(default_factory=list[str])
-    torn_reason: str = ""
-
-    def stretch(self, offset: int, length: int, reason: str) -> None:
-        """`length` bytes at `offset` are skipped."""
-        if offset in self.stretches:
-            return
-        self.stretches[offset] = length
-        self._say(f"{length} bytes at {offset}: {reason}")
-        if len(self.stretches) > self.limits.damaged:
-            raise NszLimitError(f"more than {self.limits.damaged} damaged stretches")
-
-    def record(self, reason: str) -> None:
-        """A record is skipped."""
-        self.records += 1
-        self._say(reason)
-
-    def torn(self, offset: int, length: int) -> None:
-        """The file ends within a record."""
-        self.truncated_bytes = length
-        self.torn_reason = f"{length} bytes at {offset}: the file ends within a record" if length else ""
-
-    def _say(self, reason: str) -> None:
-        if len(self.reasons) < _MAX_REASONS:
-            self.reasons.append(reason)
-
-    def report(self) -> Damage:
-        """What was gathered so far."""
-        return Damage(
-            stretches=len(self.stretches),
-            bytes=sum(self.stretches.values()),
-            lost_chunks=self.lost_chunks,
-            records=self.records,
-            truncated_bytes=self.truncated_bytes,
-            reasons=tuple([*self.reasons, self.torn_reason] if self.torn_reason else self.reasons),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +62,7 @@ def locate(source: Source, limits: Limits, log: DamageLog) -> Directory:
 
 
 def _from_summary(source: Source, limits: Limits) -> Directory:
-    size = layout.FOOTER_SIZE + len(layout.MAGIC)
+    size = summary.FOOTER_SIZE + len(layout.MAGIC)
     footer = source.read(source.size - size, size)
     if len(footer) != size or not footer.endswith(layout.MAGIC):
         raise NszError("no footer")
@@ -194,21 +74,21 @@ def _from_summary(source: Source, limits: Limits) -> Directory:
         raise NszError("no sound footer")
     if summary_size > limits.summary_bytes:
         raise NszLimitError(f"summary of {summary_size} bytes; at most {limits.summary_bytes} are allowed")
-    summary = source.read(start, summary_size)
-    if layout.crc32(footer[:25], layout.crc32(summary, 0)) != checksum:
+    section = source.read(start, summary_size)
+    if layout.crc32(footer[:25], layout.crc32(section, 0)) != checksum:
         raise NszError("the summary does not have the checksum its footer tells")
-    return _parse_summary(summary, start, limits)
+    return _parse_summary(section, start, limits)
 
 
-def _parse_summary(summary: bytes, end: int, limits: Limits) -> Directory:
+def _parse_summary(section: bytes, end: int, limits: Limits) -> Directory:
     topics: dict[int, str] = {}
     chunks: list[ChunkPlace] = []
-    for opcode, body, _ in layout.records(summary):
+    for opcode, body, _ in layout.records(section):
         if opcode == Op.CHANNEL:
             channel, topic = layout.parse_channel(body)
             topics[channel] = topic
         elif opcode == Op.CHUNK_INDEX:
-            first, last, offset, length, channels = layout.parse_chunk_index(body)
+            first, last, offset, length, channels = summary.parse_chunk_index(body)
             if offset + length > end:
                 raise NszError("the summary names a chunk outside the file")
             chunks.append(ChunkPlace(offset, length, _chunk_class(channels, topics), first, last))
@@ -277,7 +157,7 @@ class Walk:
                 return following
         return self._resume(self._sound, "no record of a data section")
 
-    def _end(self, summary: int) -> None:
+    def _end(self, rest: int) -> None:
         """The data is complete; is the summary behind it?"""
         try:
             _from_summary(self._source, self._limits)
@@ -286,7 +166,7 @@ class Walk:
         except NszError:
             if self.following:  # it is just being written
                 return
-            self._log.stretch(summary, self._source.size - summary, "the summary is damaged")
+            self._log.stretch(rest, self._source.size - rest, "the summary is damaged")
         self._finished = True
 
     def _guarded(self, position: int) -> int:
@@ -360,68 +240,3 @@ def _known_class(guard: Guard) -> ChunkClass:
         return ChunkClass(guard.chunk_class)
     except ValueError:  # a class of a later minor version: its records are looked at like small ones
         return ChunkClass.SMALL
-
-
-# --- unpacking ----------------------------------------------------------------------------------
-
-
-def unpack(data: bytes | memoryview, limits: Limits, most: int | None = None) -> bytes | memoryview:
-    """The records of a chunk, from its whole Chunk record.
-
-    Args:
-        most: bytes they may unpack to; by default the limit for chunks of small records.
-
-    Raises:
-        NszError: damaged, or compressed in a way that a hostile file would be.
-    """
-    chunk = ChunkHeader.parse(data)
-    if chunk.total_size != len(data):
-        raise NszError("chunk is not as long as its place")
-    if chunk.uncompressed_size > (limits.small_chunk_bytes if most is None else most):
-        raise NszLimitError(f"chunk unpacks to {chunk.uncompressed_size} bytes")
-    stored = memoryview(data)[chunk.size :]
-    records = _inflate(chunk, stored, limits)
-    if len(records) != chunk.uncompressed_size or not chunk.crc or layout.crc32(records, 0) != chunk.crc:
-        raise NszError("chunk does not have the checksum its header tells")
-    return records
-
-
-def _inflate(chunk: ChunkHeader, stored: memoryview, limits: Limits) -> bytes | memoryview:
-    if chunk.compression == "":
-        return stored
-    if chunk.compression not in ("zstd", "lz4"):
-        raise NszError(f"unknown compression {chunk.compression!r}")
-    if chunk.uncompressed_size > limits.ratio * max(len(stored), 64):
-        raise NszLimitError("chunk claims an impossible compression ratio")
-    return _inflate_lz4(chunk, stored) if chunk.compression == "lz4" else _inflate_zstd(chunk, stored)
-
-
-def _inflate_zstd(chunk: ChunkHeader, stored: memoryview) -> bytes:
-    try:
-        frame = zstandard.get_frame_parameters(stored)
-        # python-zstandard allocates what the frame declares: look before it does.
-        if frame.content_size != chunk.uncompressed_size or frame.window_size > _ZSTD_WINDOW:
-            raise NszError("compressed size does not fit the chunk's")
-        return zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompress(
-            stored, max_output_size=chunk.uncompressed_size, allow_extra_data=False
-        )
-    except (zstandard.ZstdError, MemoryError) as error:
-        raise NszError(f"chunk cannot be decompressed: {error}") from None
-
-
-def _inflate_lz4(chunk: ChunkHeader, stored: memoryview) -> bytes:
-    """Other MCAP writers may use lz4; ours does not, so the package is optional."""
-    try:
-        lz4: Any = import_module("lz4.frame")  # without types
-    except ImportError:
-        raise NszError("a chunk is compressed by lz4: install the package lz4 to read it") from None
-    decompressor = lz4.LZ4FrameDecompressor()
-    try:
-        data = bytes(decompressor.decompress(stored, max_length=chunk.uncompressed_size))
-        # The end mark may be behind the last byte of data; more than was claimed must not be.
-        more = b"" if decompressor.eof else decompressor.decompress(b"", max_length=1)
-    except (RuntimeError, MemoryError, EOFError) as error:
-        raise NszError(f"chunk cannot be decompressed: {error}") from None
-    if more or not decompressor.eof or decompressor.unused_data:
-        raise NszError("compressed size does not fit the chunk's")
-    return data

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from neuronscope.exceptions import NszError
 from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz.attributes import identifier, integer
-from neuronscope_exporters.nsz.chunks import Damage
+from neuronscope_exporters.nsz.damage import Damage
 from neuronscope_exporters.nsz.documents import SpanHead
 from neuronscope_exporters.nsz.reader import NszFile, Record, Resource
 from neuronscope_exporters.nsz.recording import StrPath, open_all

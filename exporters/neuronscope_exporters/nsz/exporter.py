@@ -78,10 +78,14 @@ class Segments:
             directory, Retention(settings.nsz_keep_bytes, settings.nsz_keep_age_s), settings.nsz_sync_s
         )
 
-    def begin(self) -> NszWriter | None:
-        """A new segment; None when there can be none just now."""
+    def begin(self, *, now_or_never: bool = False) -> NszWriter | None:
+        """A new segment; None when there can be none just now.
+
+        Args:
+            now_or_never: try it, however short ago it has failed.
+        """
         now = time.monotonic_ns()
-        if now < self._retry_at:
+        if now < self._retry_at and not now_or_never:
             return None
         self._retry_at = now + RETRY_NS
         try:

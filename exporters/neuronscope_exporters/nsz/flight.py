@@ -23,6 +23,7 @@ from neuronscope_exporters.nsz.exporter import Drops, Segments
 from neuronscope_exporters.nsz.triggers import Trigger, Triggers
 
 LAYER_BYTES: Final = 512  # a layer record without its tensor, or an event
+_MAX_OWED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class FlightRecorder:
         self._segments = Segments(self._context, self._directory, "flight")
         self._triggers = Triggers(settings.flight_margin, settings.flight_pause_s)
         self._drops = Drops(self._context)
+        self._owed: list[Trigger] = []  # for which no file could be begun
         self._held: deque[_Held] = deque()
         self._bytes = 0
 
@@ -68,7 +70,7 @@ class FlightRecorder:
         now = time.monotonic()
         if batch.spans or batch.layers or batch.events:
             self._hold(batch, now)
-        fired = self._triggers.fired(batch, now)
+        fired = [*self._owed, *self._triggers.fired(batch, now)]
         if fired:
             self._dump(fired)
         if self._requests:
@@ -81,12 +83,12 @@ class FlightRecorder:
         return self._segments.keeper.wait(timeout_s)
 
     def shutdown(self, timeout_s: float) -> None:
-        """Dump if a trigger still waits for the end of its trace; then let everything go."""
+        """Dump if a trigger still waits, for the end of its trace or for a file; then let everything go."""
         if self._pid != os.getpid():
             return
-        waiting = self._triggers.waiting()
+        waiting = [*self._owed, *self._triggers.waiting()]
         if waiting:
-            self._dump(waiting)
+            self._dump(waiting, last=True)
         self._segments.keeper.stop(timeout_s)
         self._held.clear()
         self._bytes = 0
@@ -125,11 +127,22 @@ class FlightRecorder:
         ):
             self._bytes -= self._held.popleft().nbytes
 
-    def _dump(self, triggers: list[Trigger], done: Callable[[Path], None] = lambda _: None) -> None:
-        """Write what is held, and why."""
-        writer = self._segments.begin()
-        if writer is None:  # no room: it stays, and goes with the next trigger
+    def _dump(
+        self,
+        triggers: list[Trigger],
+        done: Callable[[Path], None] = lambda _: None,
+        *,
+        last: bool = False,
+    ) -> None:
+        """Write what is held, and why; where there can be no file now, the next export tries again."""
+        writer = self._segments.begin(now_or_never=last)
+        if writer is None:
+            self._owed = triggers[:_MAX_OWED]
+            if last:
+                for held in self._held:
+                    self._segments.lose(Batch({}, held.spans, held.layers, (), held.events), "io_error")
             return
+        self._owed = []
         for trigger in triggers:
             writer.append_event(SpanEvent("nsz.flight", time.time_ns(), trigger.attributes()))
         for event in self._drops.since(self._segments.lost):

@@ -19,6 +19,7 @@ from neuronscope import native
 from neuronscope.exceptions import NszError
 from neuronscope_exporters.nsz.files import OPEN_SUFFIX, SUFFIX, closed_name
 from neuronscope_exporters.nsz.repair import BusyError, repair
+from neuronscope_exporters.nsz.sink import lock
 
 # Names that recorders give: nobody else's file is ever deleted.
 _OWN: Final = re.compile(r".*-\d+-\d{19}\.(?:flight)?\d{4,}\.nsz")
@@ -205,9 +206,15 @@ def _sync_file(path: Path) -> None:
 
 
 def _discard_if_empty(path: Path) -> None:
-    """A process that died before its first record leaves a file of nothing."""
+    """A process that died before its first record leaves a file of nothing; a living one has it locked."""
     try:
-        if path.stat().st_size == 0:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        if lock(descriptor) and os.fstat(descriptor).st_size == 0:
             path.unlink()
     except OSError:
         return
+    finally:
+        os.close(descriptor)

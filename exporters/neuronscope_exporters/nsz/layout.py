@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, cast
@@ -109,7 +109,6 @@ CHUNK: Final = struct.Struct("<BQQQQI")  # …, first time, last time, size, CRC
 GUARD: Final = struct.Struct("<4s16sIQB3x")  # mark, file id, sequence, previous chunk, class; then CRC-32
 GUARD_MARK: Final = b"NSZ\x01"
 GUARD_FIXED: Final = GUARD.size + 4
-FOOTER_SIZE: Final = RECORD.size + 20
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
@@ -268,32 +267,6 @@ class Guard:
 GUARDED_HEADER_MAX: Final = RECORD.size + GUARD_FIXED + ALIGNMENT + CHUNK_HEADER_MAX
 
 
-def chunk_index(chunk: ChunkHeader, offset: int, index_offsets: Mapping[int, int], index_size: int) -> bytes:
-    """A Chunk Index record of the summary; `index_offsets` maps channels to their Message Index."""
-    offsets = b"".join(struct.pack("<HQ", *item) for item in index_offsets.items())
-    body = (
-        struct.pack("<4Q", chunk.first_time, chunk.last_time, offset, chunk.total_size)
-        + _U32.pack(len(offsets))
-        + offsets
-        + _U64.pack(index_size)
-        + string(chunk.compression)
-        + struct.pack("<QQ", chunk.stored_size, chunk.uncompressed_size)
-    )
-    return record(Op.CHUNK_INDEX, body)
-
-
-def parse_chunk_index(body: Buffer) -> tuple[int, int, int, int, list[int]]:
-    """(first time, last time, offset of the chunk, its length, channels it holds messages of)."""
-    try:
-        first, last, offset, length, size = struct.unpack_from("<4QI", body)
-        if size > len(body) - 36 or size % 10:
-            raise NszError("chunk index does not add up")
-        channels = [entry[0] for entry in struct.iter_unpack("<HQ", body[36 : 36 + size])]
-        return first, last, offset, length, channels
-    except struct.error:
-        raise NszError("chunk index is cut off") from None
-
-
 def parse_channel(body: Buffer) -> tuple[int, str]:
     """(channel id, topic) of a Channel record."""
     if len(body) < 8:
@@ -313,37 +286,6 @@ def read_string(body: Buffer, at: int) -> tuple[str, int]:
         return bytes(body[at + 4 : at + 4 + size]).decode(), at + 4 + size
     except UnicodeDecodeError:
         raise NszError("string is not UTF-8") from None
-
-
-def summary(
-    definitions: Iterable[tuple[int, bytes]],
-    statistics: bytes,
-    chunk_indexes: bytes,
-    start: int,
-) -> bytes:
-    """Summary section, summary offsets and footer for a summary that starts at file offset `start`."""
-    groups = [
-        (Op.SCHEMA, b"".join(data for opcode, data in definitions if opcode == Op.SCHEMA)),
-        (Op.CHANNEL, b"".join(data for opcode, data in definitions if opcode == Op.CHANNEL)),
-        (Op.STATISTICS, statistics),
-        (Op.CHUNK_INDEX, chunk_indexes),
-    ]
-    body, offsets = bytearray(), bytearray()
-    for opcode, data in groups:
-        if data:
-            offsets += record(Op.SUMMARY_OFFSET, struct.pack("<BQQ", opcode, start + len(body), len(data)))
-            body += data
-    offsets_start = start + len(body)
-    body += offsets
-    body += RECORD.pack(Op.FOOTER, 20) + struct.pack("<QQ", start, offsets_start)
-    return bytes(body) + _U32.pack(zlib.crc32(body)) + MAGIC
-
-
-def statistics(counts: Mapping[int, int], schemas: int, chunks: int, first: int, last: int) -> bytes:
-    """The Statistics record; `counts` maps each channel to its messages."""
-    per_channel = b"".join(struct.pack("<HQ", *item) for item in counts.items())
-    fixed = struct.pack("<QHIIIIQQ", sum(counts.values()), schemas, len(counts), 0, 0, chunks, first, last)
-    return record(Op.STATISTICS, fixed + _U32.pack(len(per_channel)) + per_channel)
 
 
 def records(data: Buffer) -> Iterator[tuple[int, memoryview, int]]:

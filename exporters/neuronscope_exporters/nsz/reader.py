@@ -16,38 +16,21 @@ from typing import Final, TypeVar
 from neuronscope.exceptions import NszError, NszLimitError
 from neuronscope.signals.records import AttributeValue, LayerRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz import codec, documents, layout
-from neuronscope_exporters.nsz.chunks import (
-    ChunkPlace,
-    Damage,
-    DamageLog,
-    Directory,
-    Limits,
-    locate,
-    unpack,
-)
-from neuronscope_exporters.nsz.layout import ChunkClass, Guard, Op, Topic
+from neuronscope_exporters.nsz.chunks import ChunkPlace, Directory, locate
+from neuronscope_exporters.nsz.damage import Damage, DamageLog, Limits
+from neuronscope_exporters.nsz.identity import check_identity, check_version
+from neuronscope_exporters.nsz.layout import ChunkClass, Topic
 from neuronscope_exporters.nsz.source import Source
 from neuronscope_exporters.nsz.stored import StoredTensor
+from neuronscope_exporters.nsz.unpacking import unpack
 
 Resource = dict[str, AttributeValue]
 Record = SpanRecord | LayerRecord | SpanEvent
 _T = TypeVar("_T")
-_HEAD: Final = 4096
 _READ_AHEAD: Final = 64  # chunks
 _FOREVER: Final = 2**64
 _ALWAYS: Final = (0, _FOREVER)
 _LAYERS: Final = frozenset({Topic.TENSOR_SUMMARY, Topic.TENSOR_REF})
-_KNOWN_SIGNATURES: Final = {
-    b"PK\x03\x04": "a ZIP archive",
-    b"\x1f\x8b": "gzip data",
-    b"\x28\xb5\x2f\xfd": "zstd data",
-    b"SQLite format 3\x00": "an SQLite database",
-    b"\x89HDF": "an HDF5 file",
-    b"PAR1": "a Parquet file",
-    b"ARROW1": "an Arrow file",
-    b"PFS0": "a Nintendo Switch dump, which uses the same extension",
-    b"{": "JSON",
-}
 
 
 class NszFile:
@@ -72,7 +55,7 @@ class NszFile:
         self._unpacked: set[int] = set()
         self._inflated_bytes = 0
         self.path = self._source.path
-        self._check_identity()
+        check_identity(self._source, self._log)
         self._directory: Directory = locate(self._source, self._limits, self._log)
         self.finished = self._directory.finished
         self._topics = {**layout.TOPIC_NAMES, **self._directory.topics}
@@ -275,25 +258,6 @@ class NszFile:
 
     # --- opening --------------------------------------------------------------------------------
 
-    def _check_identity(self) -> None:
-        """Refuse what is not `.nsz`; go on where only its first bytes are damaged."""
-        if self._source.size == 0:
-            raise NszError(f"{self.path} is empty")
-        head = self._source.read(0, _HEAD)
-        profile = _profile(head)
-        if profile == layout.PROFILE:
-            return
-        if _has_guard(head):
-            self._log.stretch(0, len(layout.MAGIC), "the file's header is damaged")
-        elif profile is not None:
-            raise NszError(
-                f"{self.path} is an MCAP file with profile {profile[:40]!r}, not {layout.PROFILE!r}"
-            )
-        elif layout.MAGIC.startswith(head[: len(layout.MAGIC)]):
-            raise NszError(f"{self.path} is cut off within its first record")
-        else:
-            raise NszError(f"{self.path} is not an .nsz file: it {_looks_like(head)}")
-
     def _read_manifest(self) -> documents.ManifestDocument | None:
         """The manifest of the first sound checkpoint; None when none survived."""
         self._resources: list[Resource] = [{}]
@@ -309,21 +273,10 @@ class NszFile:
                 except NszError as error:
                     self._log.record(str(error))
                     continue
-                self._check_version(manifest)
+                check_version(self._source, manifest)
                 self._resources = resources or self._resources
                 return manifest
         return None
-
-    def _check_version(self, manifest: documents.ManifestDocument) -> None:
-        major = manifest.version.partition(".")[0]
-        if major != layout.MAJOR:
-            raise NszError(
-                f"{self.path} has format version {manifest.version[:20]}; this reader knows "
-                f"{layout.MAJOR}.x. Install a newer neuronscope."
-            )
-        if manifest.features_required:
-            names = ", ".join(manifest.features_required)[:200]
-            raise NszError(f"{self.path} needs features that this reader does not know: {names}")
 
     # --- records --------------------------------------------------------------------------------
 
@@ -399,36 +352,3 @@ class NszFile:
         if document.tensor is not None:
             tensor = StoredTensor(self._source, self._limits, document.tensor)
         return codec.layer_record(document, tensor), document.resource
-
-
-def _profile(head: bytes) -> str | None:
-    """The profile of an MCAP header, or None if there is none."""
-    start = len(layout.MAGIC) + layout.RECORD.size
-    if not head.startswith(layout.MAGIC) or len(head) < start or head[len(layout.MAGIC)] != Op.HEADER:
-        return None
-    try:
-        return layout.read_string(head, start)[0]
-    except NszError:
-        return None
-
-
-def _has_guard(head: bytes) -> bool:
-    """True when a sound guard is near the start: it is `.nsz` whatever its first bytes say."""
-    found = head.find(layout.GUARD_MARK)
-    while found >= layout.RECORD.size:
-        try:
-            Guard.parse(head[found - layout.RECORD.size :])
-        except NszError:
-            found = head.find(layout.GUARD_MARK, found + 1)
-            continue
-        return True
-    return False
-
-
-def _looks_like(head: bytes) -> str:
-    for signature, name in _KNOWN_SIGNATURES.items():
-        if head.startswith(signature):
-            return f"looks like {name}"
-    if layout.MAGIC in head:
-        return "has something before its MCAP magic"
-    return f"begins with {head[:8]!r}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from neuronscope.exceptions import NszError
 from neuronscope.signals.records import LayerRecord, SpanEvent, SpanRecord
-from neuronscope_exporters.nsz.chunks import Damage, Limits
+from neuronscope_exporters.nsz.damage import Damage, Limits
 from neuronscope_exporters.nsz.files import SUFFIX, closed_name, recordings
 from neuronscope_exporters.nsz.reader import NszFile, Resource
 

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from neuronscope.exceptions import NszError
-from neuronscope_exporters.nsz import layout
-from neuronscope_exporters.nsz.chunks import ChunkPlace, Damage, Limits, unpack
+from neuronscope_exporters.nsz import layout, summary
+from neuronscope_exporters.nsz.chunks import ChunkPlace
 from neuronscope_exporters.nsz.copying import copy
+from neuronscope_exporters.nsz.damage import Damage, Limits
 from neuronscope_exporters.nsz.files import closed_name
 from neuronscope_exporters.nsz.layout import ChunkClass, ChunkHeader, Op
 from neuronscope_exporters.nsz.reader import NszFile
 from neuronscope_exporters.nsz.sink import lock
 from neuronscope_exporters.nsz.source import Source
+from neuronscope_exporters.nsz.unpacking import unpack
 
 DAMAGED_SUFFIX: Final = ".damaged"
 _CHANNEL_AND_SIZE: Final = layout.RECORD.size + 6
@@ -122,12 +124,12 @@ def _append_end(path: Path, descriptor: int, file: NszFile) -> None:
     data_end = layout.record(Op.DATA_END, bytes(4))
     start = end + len(last) + len(data_end)
     schemas = sum(1 for opcode, _ in inventory.definitions if opcode == Op.SCHEMA)
-    statistics = layout.statistics(
+    statistics = summary.statistics(
         inventory.counts, schemas, len(file.chunks), inventory.first, inventory.last
     )
     definitions = [(opcode, data) for (opcode, _), data in inventory.definitions.items()]
-    summary = layout.summary(definitions, statistics, bytes(inventory.indexes), start)
-    _write_end(descriptor, end, last + data_end + summary)
+    ending = summary.pack(definitions, statistics, bytes(inventory.indexes), start)
+    _write_end(descriptor, end, last + data_end + ending)
 
 
 def _write_end(descriptor: int, end: int, data: bytes) -> None:
@@ -172,7 +174,7 @@ def _take(
             offsets[channel] = at + len(written)
             written += layout.message_index(channel, entries)
         size = len(written)
-    inventory.indexes += layout.chunk_index(chunk, place.offset, offsets, size)
+    inventory.indexes += summary.chunk_index(chunk, place.offset, offsets, size)
     inventory.first = min(inventory.first, chunk.first_time)
     inventory.last = max(inventory.last, chunk.last_time)
     for channel, entries in index.items():

@@ -5,13 +5,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
+from neuronscope import native
 from neuronscope_exporters.nsz.layout import Buffer
 
 _SINKS: Final[weakref.WeakSet[Sink]] = weakref.WeakSet()
+# A sweep may look at a file between its creation and its lock; it lets go of it within milliseconds.
+_LOCK_WAIT_S: Final = 1.0
+_CREATE_TRIES: Final = 10
 
 
 class Sink:
@@ -29,7 +35,6 @@ class Sink:
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
         self.position = 0
-        lock(fd)
         _SINKS.add(self)
 
     @classmethod
@@ -40,7 +45,19 @@ class Sink:
             OSError: it cannot be created.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return cls(os.open(path, flags, 0o600))
+        for _ in range(_CREATE_TRIES):
+            fd = os.open(path, flags, 0o600)
+            try:
+                lock_new(fd)
+                if os.fstat(fd).st_nlink:
+                    return cls(fd)
+            except OSError:
+                os.close(fd)
+                with suppress(OSError):
+                    os.unlink(path)
+                raise
+            os.close(fd)  # a sweep was faster: it took the empty file for a dead process's
+        raise OSError(errno.EBUSY, "the file is deleted whenever it is created", os.fspath(path))
 
     @property
     def closed(self) -> bool:
@@ -104,6 +121,26 @@ class Sink:
                 os.close(fd)
             except OSError:  # a network file system may report a late failure; nothing can be done here
                 return
+
+
+def lock_new(fd: int) -> None:
+    """Lock a file that was just created; where files cannot be locked it has to do without.
+
+    Raises:
+        BlockingIOError: somebody holds it and does not let go.
+    """
+    end = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+            native.sleep(0.001)
+        except OSError:
+            return
+        else:
+            return
 
 
 def lock(fd: int) -> bool:

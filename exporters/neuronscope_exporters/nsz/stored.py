@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from neuronscope.exceptions import NszError, NszLimitError
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope_exporters.nsz import documents, layout, tensors
-from neuronscope_exporters.nsz.chunks import Limits, unpack
+from neuronscope_exporters.nsz.damage import Limits
 from neuronscope_exporters.nsz.layout import ChunkHeader, Op
 from neuronscope_exporters.nsz.source import Source
+from neuronscope_exporters.nsz.unpacking import unpack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

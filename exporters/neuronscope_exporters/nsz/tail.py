@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neuronscope.exceptions import NszError
-from neuronscope_exporters.nsz.chunks import Limits
+from neuronscope_exporters.nsz.damage import Limits
 from neuronscope_exporters.nsz.files import closed_name, recordings
 from neuronscope_exporters.nsz.reader import NszFile, Record, Resource
 

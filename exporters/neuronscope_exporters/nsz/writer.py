@@ -13,25 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import zstandard
-
 from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz import codec, documents, layout, tensors
-from neuronscope_exporters.nsz.assembly import (
-    DOCUMENTS,
-    LIBRARY,
-    OpenChunk,
-    fixed_definitions,
-    new_manifest,
-    nonzero_crc,
-    tensor_metadata,
-)
-from neuronscope_exporters.nsz.layout import Buffer, ChunkClass, Op, Topic
-from neuronscope_exporters.nsz.sink import Sink
+from neuronscope_exporters.nsz.assembly import OpenChunk, tensor_metadata
+from neuronscope_exporters.nsz.chunkfile import ChunkFile
+from neuronscope_exporters.nsz.layout import ChunkClass, Topic
 
-CHECKPOINT_BYTES: Final = 64 << 20
-CHECKPOINT_CHUNKS: Final = 4096
-CHECKPOINT_NS: Final = 10_000_000_000
 _ITEMS: Final = {
     Topic.SPAN: "span",
     Topic.TENSOR_SUMMARY: "layer",
@@ -90,50 +77,32 @@ class NszWriter:
         self._on_lost, self._on_written = on_lost, on_written
         self._part_bytes = tensor_part_bytes
         self._compress_tensors = compress_tensors
-        self._file_id = os.urandom(16)
-        self._manifest = documents.encode(new_manifest(self._file_id, resources, segment, previous_segment))
-        self._compress = zstandard.ZstdCompressor(level=1, write_checksum=False).compress
-        # Definitions by channel, each written in the chunk that first uses it and in every checkpoint.
-        self._definitions: list[tuple[int, bytes]] = list(fixed_definitions())
+        self._file = ChunkFile(
+            path,
+            resources,
+            compress_tensors=compress_tensors,
+            segment=segment,
+            previous_segment=previous_segment,
+        )
         self._tensor_channels: dict[str, int] = {}
-        self._counts: Counter[int] = Counter({int(topic): 0 for topic in Topic})
-        self._sequence = 0  # of messages
         self._open = OpenChunk()
-        # Chunks written.
-        self._chunks = 0
-        self._previous = 0
-        self._chunk_indexes = bytearray()
-        self._first_time, self._last_time = 0, 0
-        # Since the last checkpoint.
-        self._recent: list[tuple[int, int, int, int, int, list[int]]] = []
-        self._checkpoint_at = 0
-        self._checkpoint_position = 0
-        self._checkpoint_time = 0
         self._lost_since_flush = False
         self._unreported: Counter[tuple[str, str]] = Counter()
-        self._sink = Sink.create(path)
-        try:
-            self._sink.append([layout.MAGIC, layout.header(LIBRARY)])
-            self._checkpoint()
-        except OSError:
-            self._sink.close()
-            os.unlink(path)
-            raise
 
     @property
     def file_id(self) -> str:
         """The file's id, in hexadecimal."""
-        return self._file_id.hex()
+        return self._file.file_id
 
     @property
     def size(self) -> int:
         """Bytes written so far."""
-        return self._sink.position
+        return self._file.position
 
     @property
     def closed(self) -> bool:
         """True after `close`, and when the file is beyond use (deleted, or damaged by a failed write)."""
-        return self._sink.closed
+        return self._file.closed
 
     def append_span(self, span: SpanRecord, resource: int = 0) -> None:
         """Add a span of the resource at this position."""
@@ -176,7 +145,7 @@ class NszWriter:
         if self._unreported:
             self._note_losses()
         try:
-            self._sink.check()
+            self._file.check()
         except OSError as error:
             self._failed(error)
             return False
@@ -193,24 +162,16 @@ class NszWriter:
             return False
         complete = self.flush()
         try:
-            data_end = layout.record(Op.DATA_END, bytes(4))
-            start = self._sink.position + len(data_end)
-            statistics = layout.statistics(
-                self._counts, len(DOCUMENTS), self._chunks, self._first_time, self._last_time
-            )
-            summary = layout.summary(self._definitions, statistics, bytes(self._chunk_indexes), start)
-            self._sink.append([data_end, summary])
-            if sync:
-                self._sink.sync()
+            self._file.finish(sync=sync)
         except OSError as error:
             self._failed(error)
             complete = False
-        self._sink.close()
+        self._file.close()
         return complete
 
     def abandon(self) -> None:
         """Let go of the file without writing to it: what a forked child does with its parent's."""
-        self._sink.close()
+        self._file.close()
 
     # --- small records --------------------------------------------------------------------------
 
@@ -223,8 +184,14 @@ class NszWriter:
         if chunk.body and len(chunk.body) + layout.MESSAGE.size + size > layout.SMALL_CHUNK_BYTES:
             self._close_chunk()
             chunk = self._open
-        chunk.add(topic, self._sequence, when if 0 <= when < 1 << 64 else layout.clamp_time(when), data)
-        self._sequence += 1
+        chunk.add(topic, self._file.sequence, when if 0 <= when < 1 << 64 else layout.clamp_time(when), data)
+        self._file.sequence += 1
+
+    def _checkpoint_if_due(self) -> None:
+        try:
+            self._file.checkpoint_if_due()
+        except OSError as error:
+            self._failed(error)
 
     def _close_chunk(self) -> None:
         """Write the open chunk of small records, or count what it held as lost."""
@@ -233,7 +200,7 @@ class NszWriter:
             return
         self._open = OpenChunk()
         try:
-            self._write_chunk(ChunkClass.SMALL, chunk.body, chunk.last, chunk.index)
+            self._file.append(ChunkClass.SMALL, chunk.body, chunk.last, chunk.index)
         except OSError as error:
             reason = self._failed(error)
             for channel, n in chunk.counts().items():
@@ -266,13 +233,13 @@ class NszWriter:
     ) -> documents.PartDocument:
         channel, definition = self._tensor_channel(layer.layer_id, planes)
         when = layout.clamp_time(layer.time_unix_ns)
-        message = layout.message_header(channel, self._sequence, when, len(head) + len(data))
+        message = layout.message_header(channel, self._file.sequence, when, len(head) + len(data))
         before = bytearray(definition + message + head)
         at = len(definition)
-        offset, chunk = self._write_chunk(ChunkClass.TENSOR, before, at, {channel: [when, at]}, data)
-        self._sequence += 1
+        offset, chunk = self._file.append(ChunkClass.TENSOR, before, at, {channel: [when, at]}, data)
+        self._file.sequence += 1
         if definition:
-            self._definitions.append((Op.CHANNEL, definition))
+            self._file.define(definition)
         self._checkpoint_if_due()
         return documents.PartDocument(offset, chunk.total_size, chunk.crc)
 
@@ -287,101 +254,10 @@ class NszWriter:
         channel = self._tensor_channels.setdefault(
             topic, layout.FIRST_TENSOR_CHANNEL + len(self._tensor_channels)
         )
-        if channel in self._counts:
+        if self._file.uses(channel):
             return channel, b""
         encoding = layout.PLANES_ENCODING if planes else "safetensors"
         return channel, layout.channel(channel, 0, topic, encoding)
-
-    # --- chunks ---------------------------------------------------------------------------------
-
-    def _write_chunk(
-        self,
-        chunk_class: ChunkClass,
-        body: bytearray,
-        last_message: int,
-        index: dict[int, list[int]],
-        data: memoryview | None = None,
-    ) -> tuple[int, layout.ChunkHeader]:
-        """Append one guarded chunk in one system call: (its offset, its header).
-
-        `last_message` is the offset in `body` of its last message; `data` are the aligned bytes that
-        end a tensor chunk.
-
-        Raises:
-            OSError: nothing was written.
-        """
-        parts: list[Buffer] = [body] if data is None else [body, data]
-        crc = nonzero_crc(body, parts[1:], last_message + layout.SEQUENCE_AT)
-        size = sum(map(len, parts))
-        compression, stored = (
-            ("", parts) if data is not None and not self._compress_tensors else self._pack(parts)
-        )
-        times = [when for entries in index.values() for when in entries[::2]]
-        stored_size = sum(len(part) for part in stored)
-        chunk = layout.ChunkHeader(min(times), max(times), size, crc, compression, stored_size)
-        head = chunk.pack()
-        guard = layout.Guard(self._file_id, self._chunks, self._previous, chunk_class)
-        guard_size = layout.RECORD.size + layout.GUARD_FIXED
-        aligned = self._sink.position + guard_size + len(head) + len(body)
-        padding = -aligned % layout.ALIGNMENT if data is not None else 0
-        offset = self._sink.position + guard_size + padding
-        after = b""
-        index_offsets: dict[int, int] = {}
-        for channel, entries in index.items():
-            index_offsets[channel] = offset + chunk.total_size + len(after)
-            after += layout.message_index(channel, entries)
-        self._sink.append([guard.pack(head, padding), head, *stored, after])
-        self._chunk_indexes += layout.chunk_index(chunk, offset, index_offsets, len(after))
-        self._count(chunk, chunk_class, offset, index)
-        return offset, chunk
-
-    def _pack(self, parts: list[Buffer]) -> tuple[str, list[Buffer]]:
-        """(compression, stored bytes); plain where the ratio would look like a bomb to a reader."""
-        whole = parts[0] if len(parts) == 1 else b"".join(parts)  # a copy is faster than compressing in parts
-        packed = self._compress(whole)
-        if len(whole) > layout.MAX_RATIO * max(len(packed), 64) or len(packed) >= len(whole):
-            return "", parts
-        return "zstd", [packed]
-
-    def _count(
-        self, chunk: layout.ChunkHeader, kind: ChunkClass, offset: int, index: dict[int, list[int]]
-    ) -> None:
-        first, last = chunk.first_time, chunk.last_time
-        self._first_time = min(first, self._first_time) if self._chunks else first
-        self._last_time = max(last, self._last_time)
-        self._chunks += 1
-        self._previous = offset
-        for channel, entries in index.items():
-            self._counts[channel] += len(entries) // 2
-        self._recent.append((offset, chunk.total_size, int(kind), first, last, list(index)))
-
-    # --- checkpoints ----------------------------------------------------------------------------
-
-    def _checkpoint_if_due(self) -> None:
-        if not self._recent or not (
-            self._sink.position - self._checkpoint_position >= CHECKPOINT_BYTES
-            or len(self._recent) >= CHECKPOINT_CHUNKS
-            or time.monotonic_ns() - self._checkpoint_time >= CHECKPOINT_NS
-        ):
-            return
-        try:
-            self._checkpoint()
-        except OSError as error:
-            self._failed(error)
-
-    def _checkpoint(self) -> None:
-        """Write all definitions, the manifest and the index of the chunks since the last checkpoint."""
-        now = layout.clamp_time(time.time_ns())
-        recent = documents.encode(documents.IndexDocument(self._checkpoint_at, self._recent))
-        chunk = OpenChunk(b"".join(data for _, data in self._definitions))
-        chunk.add(Topic.MANIFEST, self._sequence, now, self._manifest)
-        chunk.add(Topic.INDEX, self._sequence + 1, now, recent)
-        offset, _ = self._write_chunk(ChunkClass.CHECKPOINT, chunk.body, chunk.last, chunk.index)
-        self._sequence += 2
-        self._recent = []
-        self._checkpoint_at = offset
-        self._checkpoint_position = self._sink.position
-        self._checkpoint_time = time.monotonic_ns()
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -403,11 +279,11 @@ class NszWriter:
         now = layout.clamp_time(time.time_ns())
         for number, ((item, reason), n) in enumerate(self._unreported.items()):
             note = SpanEvent("nsz.lost", now, {"item": item, "reason": reason, "count": n})
-            chunk.add(Topic.AGENT, self._sequence + number, now, codec.encode_event(note))
+            chunk.add(Topic.AGENT, self._file.sequence + number, now, codec.encode_event(note))
         try:
-            self._write_chunk(ChunkClass.SMALL, chunk.body, chunk.last, chunk.index)
+            self._file.append(ChunkClass.SMALL, chunk.body, chunk.last, chunk.index)
         except OSError as error:
             self._failed(error)
             return
-        self._sequence += len(self._unreported)
+        self._file.sequence += len(self._unreported)
         self._unreported.clear()
