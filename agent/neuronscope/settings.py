@@ -182,6 +182,12 @@ class Settings:
         "NEURONSCOPE_LOGS",
         "The service's own log records: leave them alone, put trace ids on them, or also export them.",
         _choice("off", "correlate", "export"),
+    structure: bool = _setting(
+        True,
+        "NEURONSCOPE_STRUCTURE",
+        "Record lengths, short checksums and fingerprints of prompts: they tell what changed without words.",
+        _boolean,
+    )
     )
     logs_level: str = _setting(
         "info",

@@ -24,6 +24,7 @@ from neuronscope_instrumentation.common.retrieval import rerank_facts
 
 # Arguments of `encode` that shape a vector.  Not `precision`: its ranges are those of a batch.
 _SHAPING: Final = ("prompt", "prompt_name", "normalize_embeddings", "truncate_dim")
+MAX_INPUTS: Final = 64  # whose structure is looked at
 PEER: Final = Peer("sentence_transformers")
 
 
@@ -32,6 +33,9 @@ def _snapshot(instance: Any, arguments: dict[str, Any], _content: bool) -> Snaps
 
     inputs = arguments.get("inputs", arguments.get("sentences"))  # renamed in 6.0
     kept = {"input_count": input_count(inputs), "precision": arguments.get("precision")}
+    if content:
+        kept["inputs"] = texts(inputs)
+        kept["shaping"] = [(key, value) for key in _SHAPING if (value := arguments.get(key)) is not None]
     return Snapshot(ENCODE, model_name(instance), kept, PEER)
 
 
@@ -45,6 +49,16 @@ def input_count(inputs: Any) -> int | None:
         return 1
     kind, shape = getattr(getattr(inputs, "dtype", None), "kind", None), getattr(inputs, "shape", ())
     return int(shape[0]) if kind in ("U", "O") and shape else None  # other arrays are sounds and images
+
+
+def texts(inputs: Any) -> list[str] | None:
+    """The first texts to embed; None for whatever is not text, or would be used up."""
+    if isinstance(inputs, str):
+        return [inputs]
+    if not isinstance(inputs, list | tuple):
+        return None
+    first = cast(Sequence[Any], inputs)[:MAX_INPUTS]
+    return [each for each in first if isinstance(each, str)] or None
 
 
 def width(result: Any) -> int | None:
@@ -65,6 +79,8 @@ def read_request(kept: Mapping[str, Any], _content: bool) -> Request:
     precision = kept["precision"]
     return Request(
         input_count=kept["input_count"],
+        inputs=kept.get("inputs") if content else None,
+        system=[{"type": "text", "content": repr(kept["shaping"])}] if content and kept["shaping"] else None,
         encoding_formats=[precision] if isinstance(precision, str) else None,
     )
 

@@ -263,7 +263,7 @@ class Engine(Calls):
         if worker is None:
             self.count_lost("span", "stopped", 1)
             return
-        call, content = span.call, self._policy.content
+        call, content = span.call, self._policy.keeps_texts
         if call is None or not (content or call.result.__class__ is bytes or call.snapshot.endpoint.size):
             worker.put(span)
         else:

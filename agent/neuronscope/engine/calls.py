@@ -50,7 +50,7 @@ class Calls:
         method = seam.method
         instance = args[0] if seam.bound else None
         arguments = seam.arguments(args, kwargs) if len(args) > seam.bound else kwargs
-        snapshot = method.snapshot(instance, arguments, self._policy.content)
+        snapshot = method.snapshot(instance, arguments, self._policy.keeps_texts)
         if snapshot is None:
             return None
         current = otel_context.get_current()

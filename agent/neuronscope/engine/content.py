@@ -21,6 +21,7 @@ from neuronscope import compiled
 from neuronscope.engine.fit import SHORTEST, cut
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.propagation import unobserved
+from neuronscope.engine.structure import Structure
 from neuronscope.settings import Settings
 from neuronscope.signals import names
 from neuronscope.signals.names import ATTRIBUTES, Sensitivity
@@ -79,6 +80,8 @@ class ContentPolicy:
         content: may content be read at all?
         content_on_spans: may it be put on spans?
         content_on_events: may it be put on events, and on what else is logged?
+        structure: reads what prompts are made of; None: nobody wants it.
+        keeps_texts: are texts kept until the worker has read them, if only their structure?
         redactions_failed: how often the user's redactor failed or was too slow.
     """
 
@@ -88,6 +91,8 @@ class ContentPolicy:
         self.content = self.content_on_spans or self.content_on_events
         self._hash_identifiers = settings.hash_identifiers
         self.max_length = settings.attribute_max_length
+        self.structure = Structure() if settings.structure else None
+        self.keeps_texts = self.content or settings.structure
         self._redactor = redactor
         self._key = os.urandom(16)
         self._redactor_rests_until = 0.0

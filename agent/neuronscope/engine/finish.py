@@ -15,6 +15,7 @@ from neuronscope.engine.content import ContentPolicy, text_value
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.span import LightSpan
+from neuronscope.engine.structure import Structure
 from neuronscope.instrumentation import Operation, Request, Response
 from neuronscope.prices import PRICES
 from neuronscope.signals import names
@@ -23,6 +24,9 @@ from neuronscope.signals.records import SpanEvent, SpanLink, SpanRecord
 # `error.type` of a stream whose connection ended in order, before the provider had said that it was over.
 CUT_OFF: Final = "stream_cut_off"
 _NO_REQUEST: Final = Request()
+_STRUCTURED: Final = frozenset(
+    {Operation.CHAT, Operation.TEXT_COMPLETION, Operation.GENERATE_CONTENT, Operation.EMBEDDINGS}
+)
 Attributes = dict[str, Any]
 
 
@@ -42,17 +46,31 @@ def _sites(library: str) -> _Sites:
     return _Sites(*(f"{library}.{reader}" for reader in readers))
 
 
-def add_call(attributes: Attributes, call: Invocation, library: str, content: bool, limit: int) -> None:
+def add_call(
+    attributes: Attributes,
+    call: Invocation,
+    library: str,
+    content: bool,
+    limit: int,
+    structure: Structure | None = None,
+    trace_id: int = 0,
+) -> None:
     """Add everything the adapter's readers know about the call, unmasked.
 
     A reader that fails costs what it would have told, nothing else.
 
     Args:
         limit: characters that each attribute with content may have.
+        structure: also adds what the prompt is made of.
     """
     endpoint, sites = call.snapshot.endpoint, _sites(library)
     request = GUARD.call(sites.request, _add_request, attributes, call, content, limit, default=_NO_REQUEST)
-    response = GUARD.call(sites.response, _add_response, attributes, call, content, limit)
+    if structure is not None and endpoint.operation in _STRUCTURED:
+        GUARD.call(sites.request, _add_structure, attributes, call, structure, trace_id)
+    found = structure is not None and endpoint.operation is Operation.RETRIEVAL
+    response = GUARD.call(sites.response, _add_response, attributes, call, content or found, limit)
+    if structure is not None and response is not None and response.hits:
+        GUARD.call(sites.response, structure.of_hits, trace_id, response.hits)
     if request.queries is not None or (response is not None and response.hits is not None):
         GUARD.call(sites.searches, _add_searches, attributes, call, request, response, content, limit)
     if endpoint.operation is Operation.STORE:
@@ -83,6 +101,12 @@ def _add_request(attributes: Attributes, call: Invocation, content: bool, limit:
     request = call.snapshot.endpoint.read_request(call.snapshot.arguments, content)
     facts.add_request(attributes, request, limit)
     return request
+
+
+def _add_structure(attributes: Attributes, call: Invocation, structure: Structure, trace_id: int) -> None:
+    # Read once more, with its texts: of that reading nothing but the structure is recorded.
+    request = call.snapshot.endpoint.read_request(call.snapshot.arguments, True)
+    attributes.update(structure.of_request(trace_id, request))
 
 
 def _add_response(attributes: Attributes, call: Invocation, content: bool, limit: int) -> Response | None:
@@ -119,7 +143,9 @@ def light_record(span: LightSpan, policy: ContentPolicy) -> SpanRecord:
     """The record of one of our spans."""
     attributes = span.masked
     if attributes is None:
-        attributes = policy.apply(read_attributes(span, policy.content_on_spans, policy.max_length))
+        attributes = policy.apply(
+            read_attributes(span, policy.content_on_spans, policy.max_length, policy.structure)
+        )
     else:  # a foreign span's were read when it ended; the service may have set some of its own
         theirs = getattr(span.inner or span.foreign, "attributes", None)
         if theirs is not None:
@@ -160,11 +186,14 @@ def light_record(span: LightSpan, policy: ContentPolicy) -> SpanRecord:
     )
 
 
-def read_attributes(span: LightSpan, content: bool, limit: int) -> dict[str, Any]:
+def read_attributes(
+    span: LightSpan, content: bool, limit: int, structure: Structure | None = None
+) -> dict[str, Any]:
     """The unmasked attributes of a light span: ours, then what the service set on it."""
     attributes = span.attributes_at_start()
     if span.call is not None:
-        add_call(attributes, span.call, span.library, content, limit)
+        trace_id = span.get_span_context().trace_id
+        add_call(attributes, span.call, span.library, content, limit, structure, trace_id)
         GUARD.call("prices", PRICES.bill, attributes)
     if span.user_attributes:
         attributes.update(span.user_attributes)

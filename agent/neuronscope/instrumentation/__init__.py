@@ -90,7 +90,8 @@ class Query(Struct, frozen=True, kw_only=True):
 class Request(Struct, frozen=True, kw_only=True):
     """What was asked, in our words.  Unset fields are unknown and produce nothing.
 
-    Content fields (`messages`, `query_text`, `Query.text`) are filled only when the engine asks for content.
+    Content fields (`messages`, `inputs`, `query_text`, `Query.text`) are filled only when the engine asks for
+    content.
     """
 
     model: str | None = None
@@ -117,6 +118,7 @@ class Request(Struct, frozen=True, kw_only=True):
     system: Sequence[Mapping[str, Any]] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
     # retrieval
+    inputs: Sequence[str] | None = None  # texts to embed; never recorded, read for their structure
     collection: str | None = None
     namespace: str | None = None
     k: int | None = None

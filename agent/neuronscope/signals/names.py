@@ -275,6 +275,38 @@ RATE_LIMIT_TOKENS: Final = _attribute(
 RATE_LIMIT_TOKENS_LEFT: Final = _attribute(
     "neuronscope.rate_limit.tokens.remaining", "int", "Tokens left in it."
 )
+PROMPT_CHARACTERS: Final = _attribute(
+    "neuronscope.prompt.characters", "int", "Characters of the messages, or of the inputs to embed."
+)
+PROMPT_CHECKSUM: Final = _attribute(
+    "neuronscope.prompt.checksum", "int", "12 bits of a checksum of them: one text in 4,096 has the same."
+)
+PROMPT_PIECES: Final = _attribute(
+    "neuronscope.prompt.pieces", "int[]", "Checksums of 12 bits of a prompt's lines and labels, in order."
+)
+PROMPT_DOCUMENTS_RETRIEVED: Final = _attribute(
+    "neuronscope.prompt.documents.retrieved", "int", "Documents that searches in the same trace had found."
+)
+PROMPT_DOCUMENTS_WHOLE: Final = _attribute(
+    "neuronscope.prompt.documents.whole", "int", "Of those, how many the prompt holds."
+)
+PROMPT_DOCUMENTS_CUT: Final = _attribute(
+    "neuronscope.prompt.documents.cut", "int", "And of how many the beginning without the end."
+)
+SYSTEM_FINGERPRINT: Final = _attribute(
+    "neuronscope.system.fingerprint", "string", "The system prompt's, of 64 bits."
+)
+SYSTEM_CHARACTERS: Final = _attribute("neuronscope.system.characters", "int", "Characters of that prompt.")
+TOOLS_FINGERPRINT: Final = _attribute(
+    "neuronscope.tools.fingerprint", "string", "The tool definitions', of 64 bits."
+)
+STREAM_CONSUMER: Final = _attribute(
+    "neuronscope.stream.consumer.duration", "double", "Seconds of a stream in which the service, not the "
+    "provider, was waited for; from every so many chunks."
+)
+TENANT: Final = _attribute(
+    "neuronscope.tenant", "string", "For whom the call was made, if the service tells.", _ID
+)
 FIDELITY: Final = _attribute("neuronscope.fidelity", "string", "Fidelity the governor allowed.")
 FIDELITY_REASON: Final = _attribute("neuronscope.fidelity.reason", "string", "Why it is not full.")
 RETRIEVAL_IDS: Final = _attribute("neuronscope.retrieval.ids", "string[]", "Document ids, best first.", _ID)
@@ -368,11 +400,21 @@ MODEL_ADAPTERS_MERGED: Final = _attribute(
 MODEL_WRAPPERS: Final = _attribute(
     "neuronscope.model.wrappers", "string[]", "What the model is distributed or compiled by, outermost first."
 )
+MODEL_WEIGHTS: Final = _attribute(
+    "neuronscope.model.weights", "string", "Fingerprint of the weights, from a sample of each parameter."
+)
+MODEL_DTYPE: Final = _attribute("neuronscope.model.dtype", "string", "Element type of most of the weights.")
 MODEL_QUANTIZATION: Final = _attribute("neuronscope.model.quantization", "string", "How weights are stored.")
 SUMMARY_KERNEL: Final = _attribute(
     "neuronscope.summary.kernel", "string", "What computes tensor summaries here: compiled, or why not."
 )
 LAYERS_NON_FINITE: Final = _attribute("neuronscope.layers.non_finite", "int", "NaN and Inf, all layers.")
+PACKAGES: Final = _attribute(
+    "neuronscope.packages", "string[]", "Of the resource: installed libraries around models, with versions."
+)
+GPUS: Final = _attribute("neuronscope.gpus", "string[]", "Of the resource: graphics processors, by name.")
+GPU_DRIVER: Final = _attribute("neuronscope.gpu.driver", "string", "Of the resource: their driver.")
+HOST_CPUS: Final = _attribute("neuronscope.host.cpus", "int", "Of the resource: processors to run on.")
 TRUNCATED: Final = _attribute("neuronscope.truncated", "string[]", "Attributes shortened to fit limits.")
 MASKED: Final = _attribute("neuronscope.masked", "string[]", "Attributes that a redactor's failure masked.")
 ATTRIBUTION: Final = _attribute("neuronscope.attribution", "string", "How an observation found its span.")

@@ -231,7 +231,12 @@ class NszFile:
     @property
     def damage(self) -> Damage:
         """What could not be read.  Reads all records but the tensors, whose checksums are their own."""
-        _ = self.spans_with_resource, self.layers_with_resource, self.events
+        _ = self.spans_with_resource, self.layers_with_resource, self.logs_with_resource, self.events
+        return self._log.report()
+
+    @property
+    def damage_so_far(self) -> Damage:
+        """What could not be read of what has been asked for; reads nothing more."""
         return self._log.report()
 
     @property

@@ -22,11 +22,12 @@ class Recording:
 
     Attributes:
         segments: the files.
+        unreadable: (path, reason) of files in directories that cannot be opened.
     """
 
     def __init__(self, segments: Sequence[NszFile], unreadable: Sequence[tuple[str, str]] = ()) -> None:
         self.segments = list(segments)
-        self._unreadable = tuple(unreadable)
+        self.unreadable = tuple(unreadable)
 
     @property
     def resource(self) -> Resource:
@@ -62,7 +63,7 @@ class Recording:
     @property
     def damage(self) -> Damage:
         """What could not be read, all files together."""
-        return reduce(add, (segment.damage for segment in self.segments), Damage(files=self._unreadable))
+        return reduce(add, (segment.damage for segment in self.segments), Damage(files=self.unreadable))
 
     @property
     def finished(self) -> bool:

@@ -12,11 +12,17 @@ from neuronscope_instrumentation.openai.answers import read_error
 from neuronscope_instrumentation.openai.facts import read_headers
 
 _INPUT_COUNT: Final = "input_count"
+_INPUTS: Final = "inputs"
+_MAX_INPUTS: Final = 64  # whose structure is looked at
 
 
 def keep_embeddings(kept: dict[str, Any], body: Mapping[str, Any], content: bool) -> None:
     """Add to `kept` how many texts there are."""
-    kept[_INPUT_COUNT] = input_count(body.get("input"))
+    given = body.get("input")
+    kept[_INPUT_COUNT] = input_count(given)
+    if content:
+        inputs = [given] if isinstance(given, str) else items(given)[:_MAX_INPUTS]
+        kept[_INPUTS] = [each for each in inputs if isinstance(each, str)]
 
 
 def input_count(value: Any) -> int | None:
@@ -37,6 +43,7 @@ def read_embeddings_request(arguments: Mapping[str, Any], content: bool) -> Requ
         dimensions=count(arguments.get("dimensions")),
         encoding_formats=None if encoding is None else [encoding],
         input_count=count(arguments.get(_INPUT_COUNT)),
+        inputs=arguments.get(_INPUTS) if content else None,
     )
 
 
