@@ -28,7 +28,7 @@ MAX_INPUTS: Final = 64  # whose structure is looked at
 PEER: Final = Peer("sentence_transformers")
 
 
-def _snapshot(instance: Any, arguments: dict[str, Any], _content: bool) -> Snapshot:
+def _snapshot(instance: Any, arguments: dict[str, Any], content: bool) -> Snapshot:
     from neuronscope.layers import model_name
 
     inputs = arguments.get("inputs", arguments.get("sentences"))  # renamed in 6.0
@@ -74,7 +74,7 @@ def width(result: Any) -> int | None:
     return int(shape[-1]) if shape and shape[-1] > 0 else None
 
 
-def read_request(kept: Mapping[str, Any], _content: bool) -> Request:
+def read_request(kept: Mapping[str, Any], content: bool) -> Request:
     """How much was asked, and in which format if not in the model's own."""
     precision = kept["precision"]
     return Request(
