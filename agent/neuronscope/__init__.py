@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from neuronscope.dumping import dump
     from neuronscope.engine.context import propagate
+    from neuronscope.engine.opening import tenant
     from neuronscope.exceptions import (
         AdapterNotFoundError,
         BaselineError,
@@ -82,6 +83,7 @@ _NAMES = {
     "flush": "platform",
     "instrument": "platform",
     "propagate": "engine.context",
+    "tenant": "engine.opening",
     "uninstrument": "platform",
     "Scope": "scope",
     "Settings": "settings",
@@ -143,6 +145,7 @@ __all__ = [
     "propagate",
     "registry",
     "retrieval_findings",
+    "tenant",
     "testing",
     "uninstrument",
     "watch_canaries",

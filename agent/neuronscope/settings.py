@@ -102,6 +102,14 @@ def _pairs(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
+def _counts(text: str) -> tuple[tuple[str, int], ...]:
+    """key=number pairs, separated by commas"""
+    counts = tuple((key, int(value)) for key, value in _pairs(text))
+    if any(count < 1 for _, count in counts):
+        raise ValueError
+    return counts
+
+
 def _address(text: str) -> str:
     """HOST:PORT, or a port"""
     host, _, port = text.rpartition(":")
@@ -174,6 +182,12 @@ class Settings:
         "A file of prices that replace or extend the built-in ones (`neuronscope prices`).",
         _text,
     )
+    structure: bool = _setting(
+        True,
+        "NEURONSCOPE_STRUCTURE",
+        "Record lengths, short checksums and fingerprints of prompts: they tell what changed without words.",
+        _boolean,
+    )
     hash_identifiers: bool = _setting(
         False, "NEURONSCOPE_HASH_IDENTIFIERS", "Hash document ids, collections and user ids.", _boolean
     )
@@ -182,12 +196,6 @@ class Settings:
         "NEURONSCOPE_LOGS",
         "The service's own log records: leave them alone, put trace ids on them, or also export them.",
         _choice("off", "correlate", "export"),
-    structure: bool = _setting(
-        True,
-        "NEURONSCOPE_STRUCTURE",
-        "Record lengths, short checksums and fingerprints of prompts: they tell what changed without words.",
-        _boolean,
-    )
     )
     logs_level: str = _setting(
         "info",
@@ -304,6 +312,25 @@ class Settings:
         "clear it before the service starts.",
         _text,
         also=("PROMETHEUS_MULTIPROC_DIR",),
+    )
+    label_values: int = _setting(
+        40,
+        "NEURONSCOPE_LABEL_VALUES",
+        "Values of a free-form metric label (model, route, collection, tenant) that have series of their "
+        "own: the most frequent ones; the rest are counted as `other`.",
+        _integer(1),
+    )
+    label_values_of: tuple[tuple[str, int], ...] = _setting(
+        (),
+        "NEURONSCOPE_LABEL_VALUES_OF",
+        "The same for single labels, by OpenTelemetry's names: `http.route=200,neuronscope.tenant=100`.",
+        _counts,
+    )
+    tenant_baggage: str = _setting(
+        "",
+        "NEURONSCOPE_TENANT_BAGGAGE",
+        "Entry of OpenTelemetry's baggage that names the tenant where the service does not, by `ns.tenant`.",
+        _text,
     )
     probes: tuple[str, ...] = _setting(
         ("blocks:summary",),

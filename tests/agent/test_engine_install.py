@@ -17,7 +17,7 @@ import fakelib
 import neuronscope as ns
 from neuronscope import platform
 from neuronscope.engine import ENGINE
-from neuronscope.engine.metrics import MAX_SERIES, OTHER
+from neuronscope.engine.cardinality import DEFAULT_VALUES, OTHER
 from neuronscope.exporters import Exporter
 from neuronscope.instrumentation import WrappedMethod
 from neuronscope.signals import names
@@ -97,15 +97,15 @@ def test_an_attribute_that_is_no_function_is_left_alone(memory: InMemoryExporter
 
 
 def test_junk_model_names_fill_no_memory(memory: InMemoryExporter) -> None:
-    """Beyond the limit of series everything is counted as `other`, and nothing is counted twice or lost."""
+    """Beyond the values that a label has room for all is `other`, and nothing is counted twice or lost."""
     ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
     ns.instrument("fake")
-    client, calls = fakelib.Client(), MAX_SERIES + 200
+    client, calls = fakelib.Client(), DEFAULT_VALUES + 200
     for number in range(calls):
         client.chat("a", model=f"junk-{number}")
     families = ENGINE.metrics.collect().families
     (family,) = [each for each in families if each.metric is names.OPERATION_DURATION]
-    assert len(family.points) == MAX_SERIES + 1
+    assert len(family.points) == DEFAULT_VALUES + 1
     counts = [point.value.count for point in family.points if isinstance(point.value, HistogramValue)]
     assert sum(counts) == calls
     (folded,) = [point for point in family.points if dict(point.labels)[names.REQUEST_MODEL] == OTHER]

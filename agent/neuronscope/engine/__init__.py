@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from neuronscope import recording as recordings
 from neuronscope.engine import clock
 from neuronscope.engine.calls import Calls, ModelWatcher
+from neuronscope.engine.cardinality import Cardinality
 from neuronscope.engine.content import ContentPolicy, Redactor
 from neuronscope.engine.events import Events
 from neuronscope.engine.finish import light_record, query_events, read_attributes, sdk_record
@@ -102,13 +103,15 @@ class Engine(Calls):
         self._redactor = redactor
         self._make_exporters = make_exporters
         self._pipeline = Pipeline(settings, self._take_user_span)
-        self._opener = Opener(self._pipeline)
+        self._opener = Opener(self._pipeline, settings.tenant_baggage)
         self._build()
         self.active = settings.enabled
 
     def _build(self, *, in_child: bool = False) -> None:
         settings = self.settings
-        self.metrics = Aggregator()
+        self.metrics = Aggregator(
+            cardinality=Cardinality(settings.label_values, dict(settings.label_values_of))
+        )
         self._span_metrics = SpanMetrics(self.metrics)
         self._begun = time.time_ns()  # spans that began earlier were told to another budget
         self.steward = Steward(settings, self.metrics, self._export_now, self.tell)

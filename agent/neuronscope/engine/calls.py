@@ -138,7 +138,7 @@ class Calls:
         if covered(current, parent, "" if nested else library):
             return None
         span = self._opener.open(name, kind, library, lambda: attributes, current, parent)
-        span.own = attributes
+        span.own = {**span.own, **attributes} if span.own else attributes
         self.budget.enter()
         return span, current_with(span, current)
 

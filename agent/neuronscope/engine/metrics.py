@@ -10,10 +10,12 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from neuronscope import native
 from neuronscope.engine import clock
-from neuronscope.signals.names import SERIES_FOLDED, Instrument, Metric
+from neuronscope.engine.cardinality import COUNTED, FREE_FORM, IDLE_S, OTHER, Cardinality, Labels
+from neuronscope.signals.names import SERIES, SERIES_DROPPED, SERIES_FOLDED, Instrument, Metric
 from neuronscope.signals.records import (
     Exemplar,
     HistogramValue,
@@ -22,11 +24,13 @@ from neuronscope.signals.records import (
     MetricsSnapshot,
 )
 
-Labels = tuple[tuple[str, str], ...]
-MAX_SERIES = 1_000
-OTHER = "other"
+__all__ = ["MAX_LABEL", "MAX_SERIES", "OTHER", "Aggregator", "Histogram", "Labels", "labels_of"]
+MAX_SERIES: Final = 1_000
+MAX_LABEL: Final = 200  # characters of a value
+REVIEW_S: Final = 10.0
 
-
+Series = TypeVar("Series")
+Retired = dict[Metric, dict[Labels, tuple[Series, int]]]  # series that grow no more, and since when
 Sighting = tuple[float, int, int, int]  # an exemplar's value, time, trace and span, until somebody looks
 
 
@@ -58,16 +62,43 @@ class Histogram:
 class Aggregator:
     """Cumulative metrics of this process.  Thread-safe.
 
-    A metric holds at most `MAX_SERIES` series; further label sets are folded into one whose values are
-    all ``other``, and counted.  Non-finite values never enter.
+    Values of free-form labels beyond those that `cardinality` admits are folded into ``other``.  A metric
+    holds at most `MAX_SERIES` series that grow; further label sets are folded into one whose values are all
+    ``other``; further gauges are left out.  What is folded is counted.  Non-finite values never enter.
+
+    Args:
+        now: the time of day in ns.
+        cardinality: decides about values of labels; the usual limits if none is given.
+
+    Attributes:
+        generation: another number as soon as a series that `series` gave out may grow no more.
     """
 
-    __slots__ = ("_clock", "_histograms", "_lock", "_numbers", "_observers", "_start")
+    __slots__ = (
+        "_clock",
+        "_counts",
+        "_histograms",
+        "_lock",
+        "_numbers",
+        "_observers",
+        "_retired_histograms",
+        "_retired_numbers",
+        "_review_at",
+        "_start",
+        "_values",
+        "generation",
+    )
 
-    def __init__(self, now: Callable[[], int] = clock.now_ns) -> None:
+    def __init__(self, now: Callable[[], int] = clock.now_ns, cardinality: Cardinality | None = None) -> None:
         self._clock = now
+        self._values = cardinality or Cardinality()
+        self.generation = 0
+        self._retired_numbers: Retired[float] = {}
+        self._retired_histograms: Retired[Histogram] = {}
+        self._counts: dict[tuple[Metric, Labels], float] = {}  # at the last review
         self._lock = native.new_lock()
         self._start = now()
+        self._review_at = self._start + int(REVIEW_S * 1e9)
         self._numbers: dict[Metric, dict[Labels, float]] = {}
         self._histograms: dict[Metric, dict[Labels, Histogram]] = {}
         self._observers: list[Callable[[], None]] = []
@@ -96,19 +127,18 @@ class Aggregator:
                 if math.isfinite(value):
                     histogram.add(value, span, now)
 
-    def series(self, metric: Metric, labels: Labels) -> Histogram | None:
-        """The series of a histogram, to be kept and filled by `fill`; None if the metric has too many."""
+    def series(self, metric: Metric, labels: Labels) -> tuple[Histogram, bool]:
+        """The series of a histogram, to be filled by `fill`, and: is it that of these labels alone?
+
+        That one may be kept while `generation` stays the same.  Any other stands for what is folded: it is to
+        be asked for each time, so that each time is counted.
+        """
         with self._lock:
             series = self._histograms.setdefault(metric, {})
             found = series.get(labels)
-            if found is None and len(series) < MAX_SERIES:
-                found = self._new_series(metric, series, labels)
-            return found
-
-    def folded(self, metric: Metric, labels: Labels) -> Histogram:
-        """The series that stands for all that a metric has no room for; counts that one was folded."""
-        with self._lock:
-            return self._new_series(metric, self._histograms.setdefault(metric, {}), labels)
+            if found is not None:
+                return found, True
+            return self._new_series(metric, series, labels), labels in series
 
     def fill(self, values: Iterable[tuple[Histogram, float]], span: tuple[int, int] | None, now: int) -> None:
         """Record one value each in several series; `span` ended at `now`."""
@@ -139,7 +169,11 @@ class Aggregator:
         if not math.isfinite(value):
             return
         with self._lock:
-            self._numbers.setdefault(metric, {})[labels] = value
+            series = self._numbers.setdefault(metric, {})
+            if labels in series or len(series) < MAX_SERIES:
+                series[labels] = value
+            else:
+                self._count_folded(metric)
 
     def before_collect(self, observer: Callable[[], None]) -> None:
         """Call `observer` before each snapshot: the place to set gauges."""
@@ -150,33 +184,115 @@ class Aggregator:
         for observer in tuple(self._observers):
             observer()
         with self._lock:
+            now = self._clock()
+            if now >= self._review_at:
+                self._review(now)
             families = [
-                MetricFamily(metric, [MetricPoint(labels, value) for labels, value in series.items()])
+                MetricFamily(
+                    metric,
+                    [
+                        *(MetricPoint(labels, value) for labels, value in series.items()),
+                        *(
+                            MetricPoint(labels, n)
+                            for labels, (n, _) in self._retired_numbers.get(metric, {}).items()
+                        ),
+                    ],
+                )
                 for metric, series in self._numbers.items()
             ]
             families += [
-                MetricFamily(metric, [MetricPoint(labels, h.value()) for labels, h in series.items()])
+                MetricFamily(
+                    metric,
+                    [
+                        *(MetricPoint(labels, h.value()) for labels, h in series.items()),
+                        *(
+                            MetricPoint(labels, h.value())
+                            for labels, (h, _) in self._retired_histograms.get(metric, {}).items()
+                        ),
+                    ],
+                )
                 for metric, series in self._histograms.items()
             ]
-        return MetricsSnapshot(families, self._start, self._clock())
+        sizes = [MetricPoint((("metric", f.metric.name),), len(f.points)) for f in families]
+        families.append(MetricFamily(SERIES, sizes))
+        return MetricsSnapshot(families, self._start, now)
 
     def total(self, metric: Metric) -> float:
         """Sum of a metric's series (a histogram's: number of observations)."""
         with self._lock:
             if metric.instrument is Instrument.HISTOGRAM:
-                return sum(h.count for h in self._histograms.get(metric, {}).values())
-            return sum(self._numbers.get(metric, {}).values())
+                gone = sum(h.count for h, _ in self._retired_histograms.get(metric, {}).values())
+                return gone + sum(h.count for h in self._histograms.get(metric, {}).values())
+            stale = sum(value for value, _ in self._retired_numbers.get(metric, {}).values())
+            return stale + sum(self._numbers.get(metric, {}).values())
 
+    # --- how many series; the lock is held --------------------------------------------------------------
     def _admit(
         self, metric: Metric, series: dict[Labels, float] | dict[Labels, Histogram], labels: Labels
     ) -> Labels:
-        """The labels to record under: the given ones, or the fold once the metric is full."""
-        if labels in series or len(series) < MAX_SERIES:
+        """The labels to record under: the given ones, or with `other` for what has no series of its own."""
+        if labels in series:
             return labels
-        folded = self._numbers.setdefault(SERIES_FOLDED, {})
-        key = (("metric", metric.name),)
-        folded[key] = folded.get(key, 0) + 1
-        return tuple((label, OTHER) for label, _ in labels)
+        own = self._values.fold(metric, labels)
+        if own not in series and len(series) >= MAX_SERIES:
+            own = tuple((label, OTHER) for label, _ in labels)
+        if own != labels:
+            self._count_folded(metric)
+            now = self._clock()
+            if now >= self._review_at:
+                self._review(now)
+                return self._admit(metric, series, labels) if self._values.stands(labels) else own
+        return own
+
+    def _count_folded(self, metric: Metric, counter: Metric = SERIES_FOLDED, n: int = 1) -> None:
+        counts, key = self._numbers.setdefault(counter, {}), (("metric", metric.name),)
+        counts[key] = counts.get(key, 0) + n
+
+    def _review(self, now: int) -> None:
+        """Exchange values of labels, retire series of those that have lost their place, drop idle ones."""
+        self._review_at = now + int(REVIEW_S * 1e9)
+        if self._values.review(self._sightings(), now):
+            self.generation += 1
+            self._exchange(self._numbers, self._retired_numbers, now)
+            self._exchange(self._histograms, self._retired_histograms, now)
+        self._drop_idle(self._retired_numbers, now)
+        self._drop_idle(self._retired_histograms, now)
+
+    def _sightings(self) -> dict[str, dict[str, float]]:
+        """How often each value of a label was seen since the last review."""
+        seen: dict[str, dict[str, float]] = {}
+        counts: dict[tuple[Metric, Labels], float] = {}
+        for metric in COUNTED:
+            series = self._histograms.get(metric, {})
+            told: Iterable[tuple[Labels, float]] = [(labels, h.count) for labels, h in series.items()]
+            for labels, count in told or self._numbers.get(metric, {}).items():
+                counts[metric, labels] = count
+                new = count - self._counts.get((metric, labels), 0)
+                for key, value in labels if new else ():
+                    if key in FREE_FORM:
+                        values = seen.setdefault(key, {})
+                        values[value] = values.get(value, 0) + new
+        self._counts = counts
+        return seen
+
+    def _exchange(
+        self, growing: dict[Metric, dict[Labels, Series]], retired: Retired[Series], now: int
+    ) -> None:
+        for metric, old in retired.items():
+            for labels in [labels for labels in old if self._values.stands(labels)]:
+                growing[metric][labels] = old.pop(labels)[0]
+        for metric, series in growing.items():
+            if metric.instrument is not Instrument.GAUGE:
+                for labels in [labels for labels in series if not self._values.stands(labels)]:
+                    retired.setdefault(metric, {})[labels] = series.pop(labels), now
+
+    def _drop_idle(self, retired: Retired[Series], now: int) -> None:
+        for metric, series in retired.items():
+            idle = [labels for labels, (_, since) in series.items() if now - since >= IDLE_S * 1e9]
+            for labels in idle:
+                del series[labels]
+            if idle:
+                self._count_folded(metric, SERIES_DROPPED, len(idle))
 
 
 def labels_of(metric: Metric, attributes: Mapping[str, object]) -> Labels:
@@ -188,13 +304,15 @@ def labels_of(metric: Metric, attributes: Mapping[str, object]) -> Labels:
         return _labels(metric, attributes)
     if found is None:
         found = _labels(metric, attributes)
-        if len(_LABELS) < MAX_SERIES:
+        if len(_LABELS) >= MAX_SERIES:
+            _LABELS.clear()  # most were seen once
+        if all(len(value) < MAX_LABEL for _, value in found):
             _LABELS[values] = found
     return found
 
 
 def _labels(metric: Metric, attributes: Mapping[str, object]) -> Labels:
-    return tuple((key, str(attributes[key])) for key in metric.labels if key in attributes)
+    return tuple((key, str(attributes[key])[:MAX_LABEL]) for key in metric.labels if key in attributes)
 
 
 # Labels by metric and values: the same few combinations come with every span.

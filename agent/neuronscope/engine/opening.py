@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from opentelemetry import baggage, trace
 from opentelemetry import context as otel_context
-from opentelemetry import trace
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
@@ -16,6 +17,7 @@ from neuronscope.engine.layering import LAYER, Layer, layer_in
 from neuronscope.engine.others import is_same_call
 from neuronscope.engine.propagation import unobserved
 from neuronscope.engine.span import LightSpan
+from neuronscope.signals import names
 
 if TYPE_CHECKING:
     from neuronscope.engine.invocation import Invocation
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 SUPPRESS_ALL: Final = "suppress_instrumentation"  # OpenTelemetry's context keys
 SUPPRESS_SDK: Final = str(getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", SUPPRESS_ALL))
 SUPPRESS_LLM: Final = "suppress_language_model_instrumentation"
+TENANT: Final = "neuronscope-tenant"
 OURS: Final = "neuronscope-span"  # context key: our span behind a foreign one
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
@@ -86,11 +89,35 @@ _new: Final[Callable[[type[SpanContext], tuple[Any, ...]], Any]] = (
 )
 
 
-class Opener:
-    """Opens the spans of one pipeline."""
+@contextmanager
+def tenant(name: str) -> Generator[None]:
+    """For whom the calls in this block are made: recorded on their spans, and counted by tenant.
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    ::
+
+        with ns.tenant(request.headers["x-tenant"]):
+            answer = client.chat.completions.create(...)
+
+    It goes where the current span goes: into tasks, and by `ns.propagate` into threads; never to another
+    process.  Also a decorator.
+    """
+    token = otel_context.attach(otel_context.set_value(TENANT, name))
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
+
+
+class Opener:
+    """Opens the spans of one pipeline.
+
+    Args:
+        tenant_baggage: entry of the baggage that names the tenant where `tenant` does not; "": none.
+    """
+
+    def __init__(self, pipeline: Pipeline, tenant_baggage: str = "") -> None:
         self._pipeline = pipeline
+        self._tenant_baggage = tenant_baggage
 
     def open_call(self, call: Invocation, current: otel_context.Context, parent: trace.Span) -> LightSpan:
         """The span of a call: ours, or another instrumentor's for the same call that is open around it."""
@@ -137,9 +164,13 @@ class Opener:
                 flags = SAMPLED if around.trace_flags & SAMPLED else NOT_SAMPLED
                 context = identity(around.trace_id, ids.generate_span_id(), flags, around.trace_state)
             span = LightSpan(name, context, around, kind, library, clock.wall_ns())
+            if TENANT in current or self._tenant_baggage:
+                span.own = self._tenant(current)
         else:
             name = name if name is not None or call is None else call.span_name()
             own = facts_at_start()
+            if TENANT in current or self._tenant_baggage:
+                own = {**own, **self._tenant(current)}
             if provider is None:
                 span = self._open_sampled(name or "", kind, library, own, current, around)
             else:
@@ -153,6 +184,10 @@ class Opener:
         if recording is not None:
             span.recording = recording
         return span
+
+    def _tenant(self, current: otel_context.Context) -> Attributes:
+        told = current.get(TENANT) or baggage.get_baggage(self._tenant_baggage, current)
+        return {names.TENANT: str(told)} if told else {}
 
     def _open_sampled(
         self,

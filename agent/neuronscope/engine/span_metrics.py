@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.trace import SpanKind
 
 from neuronscope.engine import searches
-from neuronscope.engine.metrics import MAX_SERIES, Aggregator, Histogram, labels_of
+from neuronscope.engine.metrics import MAX_LABEL, MAX_SERIES, Aggregator, Histogram, labels_of
 from neuronscope.engine.retrieval_metrics import record_store
 from neuronscope.signals import names
 from neuronscope.signals.names import Metric
@@ -56,10 +56,15 @@ class SpanMetrics:
         self._metrics = metrics
         self._known: dict[tuple[object, ...], dict[Slot, Histogram]] = {}
         self._stages: dict[tuple[str, object], Histogram] = {}
+        self._generation = metrics.generation  # of the series that are kept here
 
     def record(self, record: SpanRecord, call: Invocation | None) -> None:
         """Aggregate what a finished span tells."""
         attributes = record.attributes
+        if self._generation != self._metrics.generation:
+            self._generation = self._metrics.generation
+            self._known.clear()
+            self._stages.clear()
         seconds = (record.end_unix_ns - record.start_unix_ns) / 1e9
         exemplar = (record.trace_id, record.span_id) if record.trace_flags & 1 else None
         if names.PROVIDER_NAME in attributes:
@@ -96,11 +101,9 @@ class SpanMetrics:
         series = self._stages.get(key)
         if series is None:
             labels = (("stage", stage), *(((names.ERROR_TYPE, error),) if isinstance(error, str) else ()))
-            found = self._metrics.series(names.STAGE_DURATION, labels)
-            if found is None:
-                series = self._metrics.folded(names.STAGE_DURATION, labels)
-            else:
-                series = self._stages[key] = found
+            series, own = self._metrics.series(names.STAGE_DURATION, labels)
+            if own:
+                self._stages[key] = series
         self._metrics.fill(((series, seconds),), exemplar, record.end_unix_ns)
 
     def _model_call(self, attributes: Mapping[str, Any], exemplar: tuple[int, int] | None) -> None:
@@ -135,9 +138,26 @@ class SpanMetrics:
             cost = attributes.get(names.COST)
             metric = names.COST_TOTAL if isinstance(cost, float) else names.UNPRICED
             self._metrics.add(metric, cost if isinstance(cost, float) else 1, labels_of(metric, attributes))
+        tenant = attributes.get(names.TENANT)
+        if tenant is not None:
+            self._tenant(str(tenant), attributes, billed=billed)
         if call is not None and call.stream is not None:
             gaps = ((later - earlier) / 1e9 for earlier, later in pairwise(call.stream.times))
             self._metrics.observe_all(names.PER_CHUNK, gaps, labels_of(names.PER_CHUNK, attributes), exemplar)
+
+    def _tenant(self, tenant: str, attributes: Mapping[str, Any], *, billed: bool) -> None:
+        """Who caused how much: by tenant alone, since its product with models would be too many series."""
+        add, labels = self._metrics.add, ((names.TENANT, tenant[:MAX_LABEL]),)
+        add(names.TENANT_CALLS, 1, labels)
+        if not billed:
+            return
+        for token_type, key in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
+            tokens = attributes.get(key)
+            if isinstance(tokens, int):
+                add(names.TENANT_TOKENS, tokens, (*labels, (names.TOKEN_TYPE, token_type)))
+        cost = attributes.get(names.COST)
+        if isinstance(cost, float):
+            add(names.TENANT_COST, cost, labels)
 
     def _series_of(self, attributes: Mapping[str, Any]) -> dict[Slot, Histogram]:
         key = tuple(map(attributes.get, _LABELS))
@@ -146,9 +166,9 @@ class SpanMetrics:
         except TypeError:  # a label that is a list
             return {}
         if known is None:
-            known = {}
-            if len(self._known) < MAX_SERIES:
-                self._known[key] = known
+            if len(self._known) >= MAX_SERIES:
+                self._known.clear()  # most were seen once
+            known = self._known[key] = {}
         return known
 
     def _find(self, known: dict[Slot, Histogram], slot: Slot, attributes: Mapping[str, Any]) -> Histogram:
@@ -156,8 +176,7 @@ class SpanMetrics:
         if token_type is not None:
             attributes = {**attributes, names.TOKEN_TYPE: token_type}
         labels = labels_of(metric, attributes)
-        found = self._metrics.series(metric, labels)
-        if found is None:
-            return self._metrics.folded(metric, labels)  # not remembered, so that each is counted
-        known[slot] = found
-        return found
+        series, own = self._metrics.series(metric, labels)
+        if own:
+            known[slot] = series
+        return series

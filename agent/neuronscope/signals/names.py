@@ -480,6 +480,13 @@ UNPRICED: Final = _metric(
     "Calls with tokens and without a known price.",
     (PROVIDER_NAME, REQUEST_MODEL, RESPONSE_MODEL),
 )
+TENANT_CALLS: Final = _metric("neuronscope.tenant.calls", _C, "{call}", "GenAI calls by tenant.", (TENANT,))
+TENANT_TOKENS: Final = _metric(
+    "neuronscope.tenant.tokens", _C, "{token}", "Tokens by tenant, as billed.", (TENANT, TOKEN_TYPE)
+)
+TENANT_COST: Final = _metric(
+    "neuronscope.tenant.cost.usd", _C, "{USD}", "US dollars by tenant, of calls with known price.", (TENANT,)
+)
 DB_DURATION: Final = _metric(
     "db.client.operation.duration",
     _H,
@@ -694,4 +701,8 @@ TENSOR_BYTES: Final = _metric(
 QUEUE_SPANS: Final = _metric("neuronscope.queue.spans", _G, "{span}", "Spans waiting for the worker.")
 SERIES_FOLDED: Final = _metric(
     "neuronscope.series.folded", _C, "{observation}", "Observations folded into `other`.", ("metric",)
+)
+SERIES: Final = _metric("neuronscope.series", _G, "{series}", "Series of each metric.", ("metric",))
+SERIES_DROPPED: Final = _metric(
+    "neuronscope.series.dropped", _C, "{series}", "Series left out because they grew no more.", ("metric",)
 )
