@@ -1,0 +1,53 @@
+"""Plain functions: what they name with `jax.ad_checkpoint.checkpoint_name` is a layer."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+from neuronscope.engine.guard import GUARD
+from neuronscope_instrumentation.jax import emission, models
+from neuronscope_instrumentation.jax.structure import FUNCTION
+
+BIND: Final = "bind"
+KIND: Final = "checkpoint"
+
+
+def _named(x: Any) -> Any:
+    return checkpoint_name(x, "name")
+
+
+(_equation,) = jax.make_jaxpr(_named)(0.0).eqns
+NAME: Final[Any] = _equation.primitive
+
+
+def refresh() -> None:
+    """Look at names while a plain function is watched."""
+    if bool(models.watched((FUNCTION,))) == (BIND in vars(NAME)):
+        return
+    if BIND in vars(NAME):
+        del NAME.bind
+    else:
+        NAME.bind = _bind
+
+
+def _bind(*args: Any, **params: Any) -> Any:
+    output = type(NAME).bind(NAME, *args, **params)
+    GUARD.call("jax.checkpoint", _show, str(params.get("name", "")), output)
+    return output
+
+
+def _show(name: str, output: Any) -> None:
+    handles = {handle.code: handle for handle in models.watched((FUNCTION,))}
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        # The innermost watched function that is running: no other way tells whose name it is.
+        handle = handles.get(frame.f_code)
+        if handle is not None:
+            handle.learn(name, KIND)
+            emission.show(handle, name, output)
+            return
+        frame = frame.f_back

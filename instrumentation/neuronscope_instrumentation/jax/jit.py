@@ -1,0 +1,174 @@
+"""The way of a call into `jax.jit`, while somebody watches.
+
+Compiled code that shows layers has effects, so JAX takes each of its calls through Python; there
+
+- code without layers is not compiled a second time: the plain code is used;
+- code compiled ahead of time (`lower`, `trace`, `make_jaxpr`, `export`) stays plain: it outlives the scope;
+- a program that cannot be compiled with our callbacks is compiled without, and that is told;
+- what is sent is attributed to the span that was current when the program was started.
+
+These are functions of JAX's own.  Where a version lacks one, `missing` says so, and that rule is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import weakref
+from typing import Any, Final
+
+import jax
+from jax.stages import Compiled
+
+from neuronscope.engine.guard import GUARD
+from neuronscope_instrumentation.jax import emission, sessions
+from neuronscope_instrumentation.jax.sessions import CONTEXT, FAILED, Session
+
+INFER: Final = "_infer_params"
+RUN: Final = "_run_python_pjit"
+FAST: Final = "_get_fastpath_data"
+AHEAD_OF_TIME: Final = "jit_trace"
+CALL: Final = "__call__"
+AHEAD: Final = "compiled ahead of time"
+# What JAX raises where a program cannot have callbacks, or cannot be compiled with them.
+_REFUSALS: Final = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)
+_log: Final = logging.getLogger(__name__)
+_originals: Final[dict[str, Any]] = {}
+
+
+class _Here(threading.local):
+    diverted = False  # this call runs other code than its key says
+    info: Any = None  # how `jit` was called, for the function being run
+
+
+_here: Final = _Here()
+_failed: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def internals() -> Any:
+    """The module of JAX that has the functions above."""
+    return sys.modules.get("jax._src.pjit")
+
+
+def missing() -> list[str]:
+    """Functions that this version of JAX lacks: its calls are observed, but for the rules above."""
+    return [name for name in (INFER, RUN, FAST, AHEAD_OF_TIME) if not hasattr(internals(), name)]
+
+
+def refresh() -> None:
+    """Stand in the way of calls while some thread watches."""
+    if bool(sessions.watching()) == bool(_originals) or missing():
+        return
+    module = internals()
+    if _originals:
+        setattr(Compiled, CALL, _originals.pop(CALL))
+        for name in list(_originals):
+            setattr(module, name, _originals.pop(name))
+        return
+    for name, ours in ((INFER, _infer), (RUN, _run), (FAST, _fast)):
+        _originals[name] = getattr(module, name)
+        setattr(module, name, ours)
+    _originals[CALL] = getattr(Compiled, CALL)
+    setattr(Compiled, CALL, _call_compiled)
+
+
+def _original(name: str) -> Any:
+    # A call that began while somebody watched may end when nobody does.
+    return _originals.get(name) or getattr(Compiled if name == CALL else internals(), name)
+
+
+def _infer(fun: Any, info: Any, args: Any, kwargs: Any) -> Any:
+    """Trace the function, or find it traced."""
+    infer = _original(INFER)
+    session = sessions.current()
+    if session is None or not session.tracing:
+        return infer(fun, info, args, kwargs)
+    if session.refresh():  # another thread has ended what this one watched
+        found = infer(fun, info, args, kwargs)
+        _here.diverted = True
+        return found
+    if sys._getframe(1).f_code.co_name == AHEAD_OF_TIME:  # pyright: ignore[reportPrivateUsage]
+        return _plain(infer, fun, info, args, kwargs)
+    found, diverted = _trace(session, infer, fun, info, args, kwargs)
+    # Last: tracing may have called other jitted functions, which came by here, too.
+    _here.diverted, _here.info = diverted, info
+    return found
+
+
+def _trace(session: Session, infer: Any, fun: Any, info: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
+    """The function, traced; and whether it is without what its key promises."""
+    if fun in _failed:
+        session.tell(FAILED)
+        return _plain(infer, fun, info, args, kwargs), True
+    try:
+        found = infer(fun, info, args, kwargs)
+    except _REFUSALS as error:
+        plain = _plain(infer, fun, info, args, kwargs)  # a fault of the function's own is raised again here
+        _give_up(session, fun, error)
+        return plain, True
+    if emission.observes(found[0].params["jaxpr"].effects):
+        return found, False
+    return _plain(infer, fun, info, args, kwargs), False
+
+
+def _run(traced: Any, flat: Any, fun: Any, args: Any, kwargs: Any) -> Any:
+    """Compile the function, or find it compiled, and start it."""
+    run = _original(RUN)
+    session = sessions.current()
+    if session is None or not emission.observes(traced.params["jaxpr"].effects):
+        return run(traced, flat, fun, args, kwargs)
+    diverted, info = _here.diverted, _here.info
+    if not _within_trace(flat):
+        GUARD.call("jax.dispatch", session.dispatch)
+    try:
+        return run(traced, flat, fun, args, kwargs)
+    except _REFUSALS as error:
+        if any(isinstance(leaf, jax.Array) and _is_gone(leaf) for leaf in flat):
+            raise  # it ran, and what was donated to it is lost
+        diverted = True
+        again, leaves = _plain(_original(INFER), fun, info, args, kwargs)
+        result = run(again, leaves, fun, args, kwargs)
+        _give_up(session, fun, error)
+        return result
+    finally:
+        _here.diverted = diverted
+
+
+def _fast(*args: Any, **kwargs: Any) -> Any:
+    """What JAX keeps to run the function without Python: nothing for a call that was diverted."""
+    if _here.diverted:
+        _here.diverted = False
+        return None
+    return _original(FAST)(*args, **kwargs)
+
+
+def _plain(infer: Any, fun: Any, info: Any, args: Any, kwargs: Any) -> Any:
+    with CONTEXT(None):
+        return infer(fun, info, args, kwargs)
+
+
+def _give_up(session: Session, fun: Any, error: BaseException) -> None:
+    """The function runs without us from now on."""
+    _failed.add(fun)
+    session.tell(FAILED)
+    _log.warning(
+        "%s cannot be compiled with layers observed (%s); it runs unobserved",
+        getattr(fun, "__qualname__", type(fun).__qualname__), type(error).__name__,
+    )  # fmt: skip
+
+
+def _call_compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Code that was compiled ahead of time runs: nothing of it can be seen."""
+    session = sessions.current()
+    if session is not None:
+        session.tell(AHEAD)
+    return _original(CALL)(self, *args, **kwargs)
+
+
+def _within_trace(leaves: Any) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+def _is_gone(array: jax.Array) -> bool:
+    return not isinstance(array, jax.core.Tracer) and array.is_deleted()

@@ -1,0 +1,256 @@
+"""Who watches what in which thread, as part of the key under which JAX keeps compiled code.
+
+`jax.jit` gives compiled code again for equal arguments and equal context.  What a thread watches is such a
+context (`jax.make_user_context`): so code compiled before is traced once more when somebody watches, and
+outside of that the old code runs, which knows nothing of us.
+
+A thread that watches has a lane, a small number that its compiled code carries: two threads that watch the
+same model have code of their own, and no record goes to the wrong one.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import jax
+
+from neuronscope.engine.guard import GUARD
+from neuronscope.instrumentation import LayerCallback
+from neuronscope.signals.records import Fidelity
+from neuronscope.signals.tensors import TensorSnapshot
+from neuronscope_instrumentation.jax.models import Handle
+
+NEEDS: Final = {Fidelity.OFF: 0, Fidelity.CRITICAL: 0, Fidelity.SUMMARY: 1, Fidelity.FULL: 2}
+WORD, STATISTICS, WHOLE = 0, 1, 2  # what a layer's run sends: word that it ran, statistics, the array
+FAILED: Final = "compiled without us"
+
+
+class Site(NamedTuple):
+    """What somebody watches, as it enters the key: a path or a pattern of a model, and how closely."""
+
+    token: int
+    pattern: str
+    detail: int
+
+
+class Key(NamedTuple):
+    """What a thread watches."""
+
+    lane: int
+    sites: frozenset[Site]
+
+
+CONTEXT: Final[Any] = jax.make_user_context(None)
+
+
+class Observer:
+    """One who watches a path, or all layers that a pattern turns out to name."""
+
+    __slots__ = ("_chosen", "_make", "handle", "pattern", "session", "site")
+
+    def __init__(
+        self,
+        handle: Handle,
+        session: Session,
+        pattern: str,
+        make: Callable[[str], LayerCallback],
+        detail: int,
+    ) -> None:
+        self.handle = handle
+        self.session = session
+        self.pattern = pattern
+        self.site = Site(handle.token, pattern, detail)
+        self._make = make
+        self._chosen: dict[str, LayerCallback] = {}
+
+    def wants(self, path: str) -> bool:
+        """Does this one watch the layer?"""
+        return self.handle.names(self.pattern, path)
+
+    def show(self, path: str, snapshot: TensorSnapshot) -> None:
+        """The layer has run."""
+        callback = self._chosen.get(path)
+        if callback is None:
+            callback = self._chosen[path] = self._make(path)
+        GUARD.call("jax.observer", callback, snapshot)
+
+    def remove(self) -> None:
+        """Stop watching; again is no harm, from any thread."""
+        with _lock:
+            if self not in self.handle.observers:
+                return
+        # What runs still belongs to this observer.
+        self.session.settle()
+        with _lock:
+            if self in self.handle.observers:
+                self.handle.observers.remove(self)
+                self.session.drop(self)
+        if not self.handle.observers or not _lanes:
+            _changed()
+
+
+class Session:
+    """What one thread watches.
+
+    Attributes:
+        key: what compiled code of this thread is kept under; None when nothing is watched.
+        context: of the call whose compiled code is running: callbacks come from other threads.
+    """
+
+    def __init__(self, lane: int) -> None:
+        self.lane = lane
+        self.thread = threading.get_ident()
+        self.key: Key | None = None
+        self.context = contextvars.copy_context()
+        self.lock = threading.RLock()
+        self._seen_as: tuple[tuple[int, int], ...] = ()
+        self._sites: Counter[Site] = Counter()
+        self._entered: Any = None
+        self._running = False
+        self._handles: dict[int, Handle] = {}
+
+    def add(self, observer: Observer) -> None:
+        """Somebody watches from now on."""
+        self._sites[observer.site] += 1
+        self._handles[observer.handle.token] = observer.handle
+        self.refresh()
+
+    def drop(self, observer: Observer) -> None:
+        """Somebody stops watching."""
+        self._sites[observer.site] -= 1
+        self._sites = +self._sites
+        if not any(site.token == observer.site.token for site in self._sites):
+            self._handles.pop(observer.site.token, None)
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Bring JAX's context in line with what is watched, which only the thread itself can; did it change?"""
+        if threading.get_ident() != self.thread:
+            return False
+        key = Key(self.lane, frozenset(self._sites)) if self._sites else None
+        if key == self.key:
+            return False
+        if self._entered is not None:
+            self._entered.__exit__(None, None, None)
+            self._entered = None
+        self.key = key
+        if key is not None:
+            self._entered = CONTEXT(key)
+            self._entered.__enter__()
+        elif _here.session is self:
+            _here.session = None
+            _lanes.pop(self.lane, None)
+            _changed()
+        return True
+
+    @property
+    def tracing(self) -> bool:
+        """Is code being traced that may carry our callbacks?"""
+        return self.key is not None and CONTEXT.value == self.key
+
+    def detail(self, handle: Handle, path: str) -> int | None:
+        """How much of a layer the key promises; None: nobody watches it."""
+        sites = self.key.sites if self.key is not None else ()
+        found = [s.detail for s in sites if s.token == handle.token and handle.names(s.pattern, path)]
+        return max(found, default=None)
+
+    def dispatch(self) -> None:
+        """Compiled code of this thread is about to run: what it sends belongs to the current context."""
+        context = contextvars.copy_context()
+        # By identity: values of strangers may not be comparable.
+        seen_as = tuple([(id(variable), id(value)) for variable, value in context.items()])
+        if seen_as != self._seen_as:
+            self.settle()
+            self._seen_as, self.context = seen_as, context
+        self._running = True
+
+    def settle(self) -> None:
+        """Wait for what compiled code has yet to send; only the thread itself can."""
+        if self._running and threading.get_ident() == self.thread:
+            self._running = False
+            try:
+                jax.effects_barrier()
+            except jax.errors.JaxRuntimeError:
+                pass  # the program failed: whoever reads its result gets the error
+
+    def tell(self, why: str) -> None:
+        """Why layers that this thread watches may have run unobserved."""
+        for handle in list(self._handles.values()):
+            handle.told[why] = None
+
+    def deliver(self, handle: Handle, path: str, snapshot: TensorSnapshot) -> None:
+        """A layer has run in compiled code; called in a thread of XLA's."""
+        with self.lock:
+            for observer in tuple(handle.observers):
+                if observer.session is self and observer.wants(path):
+                    self.context.copy().run(observer.show, path, snapshot)
+
+
+# --- sessions of threads ------------------------------------------------------------------------------------
+class _Here(threading.local):
+    session: Session | None = None
+
+
+_lock: Final = threading.RLock()
+_lanes: Final[dict[int, Session]] = {}
+_here: Final = _Here()
+_on_change: Final[list[Callable[[], None]]] = []
+
+
+def current() -> Session | None:
+    """This thread's session, if it watches anything."""
+    return _here.session
+
+
+def by_lane(lane: int) -> Session | None:
+    """The session that compiled code belongs to, while it watches."""
+    return _lanes.get(lane)
+
+
+def watching() -> bool:
+    """Does any thread watch?"""
+    return bool(_lanes)
+
+
+def observe(
+    handle: Handle, pattern: str, make: Callable[[str], LayerCallback], detail: int
+) -> Callable[[], None]:
+    """Watch what a pattern names, in compiled code of this thread and eager code of all; returns the undo."""
+    with _lock:
+        session = _here.session
+        if session is not None:
+            session.refresh()
+            session = _here.session
+        if session is None:
+            session = _here.session = _open_lane()
+        if not any(other.session is session for other in handle.observers):
+            handle.told.clear()
+        observer = Observer(handle, session, pattern, make, detail)
+        handle.observers.append(observer)
+        session.add(observer)
+    if len(handle.observers) == 1:
+        _changed()
+    return observer.remove
+
+
+def on_change(step: Callable[[], None]) -> None:
+    """Call `step` whenever somebody begins or ends to watch."""
+    _on_change.append(step)
+
+
+def _open_lane() -> Session:
+    alive = {thread.ident for thread in threading.enumerate()}
+    for lane in [lane for lane, session in _lanes.items() if session.thread not in alive]:
+        del _lanes[lane]  # what it watched was given up by another thread, after this one had ended
+    lane = next(number for number in range(len(_lanes) + 1) if number not in _lanes)
+    session = _lanes[lane] = Session(lane)
+    return session
+
+
+def _changed() -> None:
+    for step in _on_change:
+        step()
