@@ -93,11 +93,12 @@ class LayerObserver:
 
     Attributes:
         seen: has the layer run?
+        needs: the most that is asked of a snapshot.
     """
 
     __slots__ = (
         "_call", "_critical", "_handling_ns", "_key", "_kind", "_layer_id", "_model", "_owner", "_probe",
-        "_refused", "_role", "_told_as", "_want", "seen",
+        "_refused", "_role", "_told_as", "_want", "needs", "seen",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +121,7 @@ class LayerObserver:
         self._told_as = layer_id if kind is None or type(kind) is LayerActivations else f"{layer_id}:{probe}"
         COLLECTIONS.watch()
         self._want = want
+        self.needs = Fidelity.FULL if kind is not None and kind.reads_values else want
         self._probe = probe
         self._owner = owner
         self._role = role
@@ -343,6 +345,19 @@ def watch_call(model: Any, span: LightSpan) -> Callable[[], None] | None:
     return CallWatch(model, plan, call, plan.adapter).leave
 
 
+class _Word:
+    """A callback that only has to be told that the layer has run."""
+
+    __slots__ = ("_callback",)
+    needs: Final = Fidelity.CRITICAL
+
+    def __init__(self, callback: Callable[[TensorSnapshot], None]) -> None:
+        self._callback = callback
+
+    def __call__(self, snapshot: TensorSnapshot) -> None:
+        self._callback(snapshot)
+
+
 class CallWatch:
     """Watches a model's layers during one call, forward by forward.
 
@@ -371,7 +386,7 @@ class CallWatch:
         self._chosen: Sequence[Site] = ()
         self._counted = 0
         self._unasked = 0  # forwards that were too early for the budget to be asked
-        self._root = adapter.observe_layer(model, ROOT, self._forward_ended)
+        self._root = adapter.observe_layer(model, ROOT, _Word(self._forward_ended))
         self._plan()
         self._charge(started)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from neuronscope import platform, recording
+from neuronscope import joining, platform, recording
 from neuronscope.engine.guard import GUARD
 from neuronscope.exceptions import LayerNotFoundError, UnsupportedProbeError
 from neuronscope.instrumentation import (
@@ -49,14 +49,16 @@ class Model(Intervening):
         Raises:
             AdapterNotFoundError: no adapter handles the object, or none has that name.
         """
-        return cls(model, backend_for(model, adapter), name or model_name(model))
+        wrapped = cls(model, backend_for(model, adapter), name or model_name(model))
+        joining.MEMBERS.add(model, wrapped.name, wrapped._adapter, recording.CURRENT.get())
+        return wrapped
 
     @property
     def adapter_name(self) -> str:
         """Name of the runtime adapter, as ``"torch"``."""
         return self._adapter.name
 
-    @cached_property
+    @property
     def layers(self) -> list[LayerSpec]:
         """The computing (leaf) layers; containers can be probed by path as well."""
         return self._adapter.list_layers(self.model)
@@ -110,6 +112,7 @@ class Model(Intervening):
             self._undo += undo
         else:
             scope.probe(self.model)
+            joining.MEMBERS.probed(scope, self.model)
             scope.on_exit(partial(self._tell_unseen, scope, observers))
             for step in undo:
                 scope.on_exit(step)

@@ -50,6 +50,11 @@ class Probe:
     fidelity: Fidelity = Fidelity.FULL
     details: bool = False
 
+    @property
+    def reads_values(self) -> bool:
+        """Does it look at the values themselves, whatever is kept?"""
+        return self.details or type(self).measure is not Probe.measure
+
     def measure(self, layer_id: str, snapshot: TensorSnapshot, summary: TensorSummary) -> Attributes:
         """What else to record of one run; called in the model's thread, so be quick.
 

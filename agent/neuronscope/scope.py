@@ -11,9 +11,10 @@ from typing import Any
 from opentelemetry import context as otel_context
 from opentelemetry.trace import SpanKind, StatusCode
 
-from neuronscope import platform, recording
+from neuronscope import joining, platform, recording
 from neuronscope.artifact import Artifact, Telemetry
 from neuronscope.engine import ENGINE
+from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import type_name
 from neuronscope.engine.span import LightSpan
 from neuronscope.governor import Budget
@@ -85,6 +86,7 @@ class Scope:
             self._span, self._context = opened
             self._recording.root = self._span
             self._context_token = otel_context.attach(self._context)
+        GUARD.call("scope.join", joining.MEMBERS.enter, self._recording)
         self._budget.enter()
         return self
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import LayerSpec, TensorSnapshot
 
 if TYPE_CHECKING:
@@ -428,6 +429,9 @@ class ClientIntegration:
     install: Callable[[Engine, str], Callable[[], None]] | None = None
 
 
+# What takes a snapshot of each run.  An attribute `needs` (a `Fidelity`) may say how much it will ask for at
+# most: statistics (`SUMMARY`), or only that the layer ran (`CRITICAL`).  Runtimes that must decide before a
+# program is compiled heed it.
 LayerCallback = Callable[[TensorSnapshot], None]
 
 
@@ -520,6 +524,28 @@ class AttentionBackend(Protocol):
         """Call `callback` with each run's weights, (batch, head, query, key); returns the undo of this.
 
         A run that shows none gives a snapshot that refuses to be read, with the reason.
+        """
+        ...
+
+
+@runtime_checkable
+class LearningBackend(Protocol):
+    """A backend whose models may show what layers they have only when they run.
+
+    Its wrapped models are watched in each scope, as `NEURONSCOPE_PROBES` says: probes cannot be attached to
+    layers that are not known yet.
+    """
+
+    def prepare(self) -> None:
+        """A model was wrapped: scopes will watch it."""
+        ...
+
+    def observe_pattern(
+        self, model_obj: Any, pattern: str, make: Callable[[str], LayerCallback], needs: Fidelity
+    ) -> Callable[[], None]:
+        """Watch every layer that a pattern (or ``blocks``) turns out to name; returns the undo of just this.
+
+        `make` gives the callback of a layer, the first time it runs; `needs` is the most they will ask for.
         """
         ...
 

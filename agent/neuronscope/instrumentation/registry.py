@@ -78,6 +78,7 @@ CLIENTS: Final[dict[str, Entry]] = {
 # In order of precedence, after what the user registered.
 BACKENDS: Final[dict[str, Entry]] = {
     "torch": Entry("neuronscope_instrumentation.torch:ADAPTER", "torch", "torch"),
+    "jax": Entry("neuronscope_instrumentation.jax:ADAPTER", "jax", "jax"),
 }
 ENTRY_POINT_GROUP: Final = "neuronscope.adapters"
 
