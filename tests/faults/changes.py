@@ -1,0 +1,332 @@
+"""The faults between two recordings, and the changes that are none: what happened, and what may be named.
+
+A fault changes a release, its traffic or its provider; nothing else differs but the seed of the traffic.
+`expected` are the kinds of cause that name the truth: several only where the change itself has two names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from qdrant_client.models import Distance
+from tests.faults.inside import smollm2
+from tests.faults.provider import Behaviour
+from tests.faults.rag import SYSTEM, Release
+from tests.faults.service import Document
+from tests.faults.texts import Traffic
+
+from neuronscope.diagnosis.kinds import Kind
+
+REQUESTS = 240
+REQUESTS_INSIDE = 48
+
+
+@dataclass
+class Day:
+    """One recording: everything that makes it what it is.
+
+    Attributes:
+        provider: which of the two servers is called.
+        burn: threads of other work on the machine meanwhile.
+        restarts: how often the process's agent ends and begins anew.
+    """
+
+    release: Release = field(default_factory=Release)
+    traffic: Traffic = field(default_factory=lambda: Traffic(REQUESTS))
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    provider: str = "provider"
+    burn: int = 0
+    restarts: int = 0
+
+
+def plain() -> Day:
+    """The demo's service: search, then the provider's model."""
+    return Day()
+
+
+def reranked() -> Day:
+    """The same with a reranker."""
+    return Day(Release(reranker="rerank-v3.5"))
+
+
+def inside() -> Day:
+    """The same with a language model in the process."""
+    return Day(Release(inside=smollm2()), Traffic(REQUESTS_INSIDE))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that is otherwise after than before.
+
+    Attributes:
+        apply: changes the second day.
+        expected: kinds of cause of which one must be named; none: nothing may be.
+        start: what both days begin with.
+        simulated: what is not the real thing, in words; empty if all is.
+        level: the recording level without which nobody could tell.
+    """
+
+    name: str
+    apply: Callable[[Day], None]
+    expected: frozenset[Kind]
+    start: Callable[[], Day] = plain
+    simulated: str = ""
+    level: str = "default"
+
+
+def _release(**changes: Any) -> Callable[[Day], None]:
+    def apply(day: Day) -> None:
+        day.release = replace(day.release, **changes)
+
+    return apply
+
+
+def _behaviour(**changes: Any) -> Callable[[Day], None]:
+    def apply(day: Day) -> None:
+        day.behaviour = replace(day.behaviour, **changes)
+
+    return apply
+
+
+# --- retrieval --------------------------------------------------------------------------------------------
+def lose_documents(day: Day) -> None:
+    """A tenth of the corpus is not in the index."""
+    day.release.index = {n: text for n, text in day.release.index.items() if n % 10 != 3}
+
+
+def restore_old_index(day: Day) -> None:
+    """A backup was restored: every fourth document is as it was before it was last revised."""
+    index = day.release.index
+    day.release.index = {n: _former(index, n) if n % 4 == 1 else text for n, text in index.items()}
+
+
+def _former(index: dict[int, Document], number: int) -> Document:
+    # What it said before: another document of its topic, under the same id.
+    topic = [text for text in index.values() if text.topic == index[number].topic]
+    return topic[(topic.index(index[number]) + 1) % len(topic)]
+
+
+def index_twice(day: Day) -> None:
+    """The ingest ran twice and gave every document a second id."""
+    index = day.release.index
+    day.release.index = {**index, **{n + 1_000: text for n, text in index.items()}}
+
+
+def shift_queries(day: Day) -> None:
+    """Users begin to ask mostly about incidents and operations."""
+    mix = (("incidents", 0.4), ("operations", 0.3), ("evaluation", 0.15), ("prompts", 0.15))
+    day.traffic = replace(day.traffic, mix=mix)
+
+
+# --- prompts, providers -----------------------------------------------------------------------------------
+def switch_provider(day: Day) -> None:
+    """Another address that serves another model."""
+    day.provider = "other"
+    day.release.model = "llama-3.3-70b"
+    day.behaviour = replace(day.behaviour, fingerprint="", cached=0.0, verbosity=13.0)
+
+
+def queue(day: Day) -> None:
+    """The service has one thread where it had four."""
+    day.release.workers = 1
+
+
+# --- inside the model ---------------------------------------------------------------------------------------
+def _layers(change: Callable[[Any], None]) -> Callable[[Day], None]:
+    def apply(day: Day) -> None:
+        model = smollm2().copy()
+        change(model.model)
+        day.release.inside = model
+
+    return apply
+
+
+def retrain_a_layer(model: Any) -> None:
+    """The weights of the third layer are those of another training run: 15 % of their size away."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.model.layers[2].parameters():
+            if weight.ndim == 2:
+                noise = torch.randn(weight.shape, generator=generator) * weight.std()
+                weight.add_(0.15 * noise)
+
+
+def scale_a_layer(model: Any) -> None:
+    """The second layer's MLP writes half as much again."""
+    import torch
+
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight.mul_(1.5)
+
+
+def halve_precision(model: Any) -> None:
+    """Everything in bfloat16."""
+    import torch
+
+    model.to(torch.bfloat16)
+
+
+def _after(layer: Any, change: Callable[[Any], Any]) -> None:
+    """Put a step behind a layer's MLP."""
+    import torch
+
+    class Step(torch.nn.Module):
+        def __init__(self, inner: Any) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return change(self.inner(*args, **kwargs))
+
+    layer.mlp = Step(layer.mlp)
+
+
+def noise_in_a_layer(model: Any) -> None:
+    """A kernel of the third layer is wrong by a tenth, at random."""
+    import torch
+
+    generator = torch.Generator().manual_seed(2)
+
+    def noisy(value: Any) -> Any:
+        return value + 0.1 * value.std() * torch.randn(value.shape, generator=generator)
+
+    _after(model.model.layers[2], noisy)
+
+
+def nan_in_a_layer(model: Any) -> None:
+    """One call in eight overflows in the second layer."""
+    calls = 0
+
+    def overflow(value: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls % 8 == 3:
+            value = value.clone()
+            value[..., 7] = float("nan")
+        return value
+
+    _after(model.model.layers[1], overflow)
+
+
+def prune_units(model: Any) -> None:
+    """A fifth of the units of the residual stream was pruned by mistake."""
+    import torch
+
+    dead = slice(0, model.config.hidden_size // 5)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:, dead] = 0
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight[dead] = 0
+            layer.mlp.down_proj.weight[dead] = 0
+
+
+_K = Kind
+_EITHER_LAYER = frozenset({_K.WEIGHTS_CHANGED, _K.LAYERS_DIVERGED})  # the same numbers come from both
+
+
+def _fault(name: str, apply: Callable[[Day], None], *expected: Kind, **more: Any) -> Change:
+    return Change(name, apply, frozenset(expected), **more)
+
+
+FAULTS = (
+    _fault("embedder swapped", _release(embedder="halved"), _K.EMBEDDER_CHANGED),
+    _fault(
+        "embedder and index swapped",
+        _release(embedder="halved", index_embedder="halved"),
+        _K.EMBEDDER_CHANGED,
+    ),
+    _fault("embedder prefix lost", _release(query_prefix=""), _K.EMBEDDER_CHANGED),
+    _fault("embedder in eight bits", _release(embedder="eight bits"), _K.EMBEDDER_CHANGED),
+    _fault("tenth of the corpus lost", lose_documents, _K.INDEX_LOST),
+    _fault("old index restored", restore_old_index, _K.INDEX_STALE, _K.INDEX_REWRITTEN),
+    _fault("documents duplicated", index_twice, _K.INDEX_DUPLICATED),
+    _fault("search parameter degraded", _release(candidates=6), _K.SEARCH_CHANGED),
+    _fault("k halved", _release(k=2), _K.SEARCH_CHANGED),
+    _fault("metric changed", _release(metric=Distance.EUCLID), _K.SEARCH_CHANGED),
+    _fault("filter broken", _release(status_field="state"), _K.FILTER_CHANGED),
+    _fault("filter gone", _release(status=None), _K.FILTER_CHANGED),
+    _fault("collection switched", _release(collection="handbook-2026"), _K.COLLECTION_SWITCHED),
+    _fault("reranker changed", _release(reranker="rerank-v3.0"), _K.RERANKER_CHANGED, start=reranked),
+    _fault("reranker off", _release(reranker=None), _K.RERANKER_CHANGED, start=reranked),
+    _fault("query mix shifted", shift_queries, _K.QUERIES_SHIFTED),
+    _fault(
+        "prompt template changed",
+        _release(template="Use this:\n\n{context}\n\nThe user asks: {question}\nAnswer:"),
+        _K.PROMPT_CHANGED,
+    ),
+    _fault("context truncated", _release(context_characters=500), _K.CONTEXT_DROPPED),
+    _fault("context dropped", _release(context=0), _K.CONTEXT_DROPPED),
+    _fault(
+        "system prompt changed",
+        _release(system=SYSTEM.replace("one short sentence", "plain words")),
+        _K.SYSTEM_PROMPT_CHANGED,
+    ),
+    _fault("model switched", _release(model="gpt-4o-mini"), _K.MODEL_CHANGED),
+    _fault("model version behind the same name", _behaviour(fingerprint="fp_b0c1d2"), _K.MODEL_CHANGED),
+    _fault("provider switched", switch_provider, _K.MODEL_CHANGED),
+    _fault("temperature raised", _release(temperature=1.0), _K.SAMPLING_CHANGED),
+    _fault("max_tokens lowered", _release(max_tokens=8), _K.SAMPLING_CHANGED, _K.OUTPUT_CUT),
+    _fault("provider cuts answers", _behaviour(limit=8), _K.OUTPUT_CUT),
+    _fault("tokenizer changed", _behaviour(tokenizer="wordpiece"), _K.TOKENIZER_CHANGED),
+    _fault("cache hits lost", _behaviour(cached=0.1), _K.CACHE_LOST),
+    _fault("provider slower", _behaviour(delay_s=0.016), _K.PROVIDER_SLOWER),
+    _fault("rate limited", _behaviour(limited=0.15), _K.PROVIDER_LIMITED),
+    _fault("queueing in the process", queue, _K.QUEUEING),
+    _fault("consumer stalling", _release(stall_s=0.004), _K.CONSUMER_STALLING),
+    _fault("weights of a layer changed", _layers(retrain_a_layer), *_EITHER_LAYER, start=inside),
+    _fault("layer scaled", _layers(scale_a_layer), *_EITHER_LAYER, start=inside),
+    _fault("noise in a layer", _layers(noise_in_a_layer), *_EITHER_LAYER, start=inside),
+    _fault("precision changed", _layers(halve_precision), _K.PRECISION_CHANGED, start=inside),
+    _fault("NaN born in a layer", _layers(nan_in_a_layer), _K.NON_FINITE, start=inside),
+    _fault("dead units", _layers(prune_units), _K.DEAD_UNITS, start=inside),
+    _fault("batches instead of single prompts", _release(batch=4), _K.TRAFFIC_CHANGED, start=inside),
+    _fault(
+        "library version changed",
+        _release(resource="process.runtime.version=3.12.1"),
+        _K.ENVIRONMENT_CHANGED,
+        simulated="the version is only said to be another, by a resource attribute",
+    ),
+    _fault(
+        "agent's fidelity changed", _release(settings={"probes": ("off",)}), _K.FIDELITY_CHANGED, start=inside
+    ),
+)
+
+
+# --- no change ----------------------------------------------------------------------------------------------
+def redeploy(day: Day) -> None:
+    """A new version of the service, which changes none of this."""
+    day.release.resource = "service.version=1.4.3,service.instance.id=b"
+
+
+def restart(day: Day) -> None:
+    """The process ends and begins anew in the middle of the day."""
+    day.restarts = 1
+
+
+def load(day: Day) -> None:
+    """Something else computes on the same machine."""
+    day.burn = 1
+
+
+def quiet(day: Day) -> None:
+    """A day with a fifth fewer requests, of the same mix."""
+    day.traffic = replace(day.traffic, n=day.traffic.n * 4 // 5)
+
+
+def nothing(day: Day) -> None:
+    """Another day."""
+
+
+CONTROLS = (
+    Change("other seed", nothing, frozenset()),
+    Change("redeploy", redeploy, frozenset()),
+    Change("restart", restart, frozenset()),
+    Change("other machine load", load, frozenset()),
+    Change("fewer requests of the same mix", quiet, frozenset()),
+    Change("other seed, reranked", nothing, frozenset(), start=reranked),
+    Change("other seed, model inside", nothing, frozenset(), start=inside),
+)

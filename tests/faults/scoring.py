@@ -1,0 +1,146 @@
+"""Runs changes through ``ns.compare`` and counts how often the truth was named.
+
+Days before a fault are recorded once a seed and starting point; days of the controls stand in a ring, each
+compared with the next, so that every one is a "before" once and an "after" once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.faults.changes import CONTROLS, FAULTS, Change
+from tests.faults.recorder import Studio
+
+import neuronscope as ns
+from neuronscope.diagnosis.kinds import Kind
+
+if TYPE_CHECKING:
+    from neuronscope.diagnosis.comparing.result import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was made of one change.
+
+    Attributes:
+        kinds: causes named, likeliest first.
+    """
+
+    change: Change
+    seed: int
+    comparison: Comparison
+    seconds: float
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Causes named, likeliest first."""
+        return self.comparison.kinds
+
+    @property
+    def rank(self) -> int | None:
+        """Place of the first cause that names the truth, from 1; None if none does."""
+        places = (place for place, kind in enumerate(self.kinds, 1) if kind in self.change.expected)
+        return next(places, None)
+
+    @property
+    def right(self) -> bool:
+        """The truth first; for a control, nothing."""
+        return self.rank == 1 if self.change.expected else not self.kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Shares, in per cent.
+
+    Attributes:
+        top1, top3: of the faults.
+        false_alarms: of the controls.
+        by_fault: top-1 by the fault's name.
+    """
+
+    top1: float
+    top3: float
+    false_alarms: float
+    faults: int
+    controls: int
+    by_fault: dict[str, float] = field(default_factory=dict[str, float])
+
+
+def score(outcomes: Sequence[Outcome]) -> Score:
+    """Count."""
+    faults = [item for item in outcomes if item.change.expected]
+    controls = [item for item in outcomes if not item.change.expected]
+    by_fault: dict[str, list[bool]] = {}
+    for item in faults:
+        by_fault.setdefault(item.change.name, []).append(item.right)
+    return Score(
+        top1=_share([item.right for item in faults]),
+        top3=_share([item.rank is not None and item.rank <= 3 for item in faults]),
+        false_alarms=_share([not item.right for item in controls]),
+        faults=len(faults),
+        controls=len(controls),
+        by_fault={name: _share(found) for name, found in by_fault.items()},
+    )
+
+
+def _share(found: Sequence[bool]) -> float:
+    return 100 * sum(found) / len(found) if found else 0.0
+
+
+class Scoring:
+    """Recordings in a folder, and comparisons of them."""
+
+    def __init__(self, studio: Studio, folder: Path) -> None:
+        self._studio = studio
+        self._folder = folder
+        self._before: dict[tuple[str, int], Path] = {}
+
+    def compare(self, change: Change, seed: int) -> Outcome:
+        """A day without the change, a day with it, and what is made of the two."""
+        before, after = self.record(change, seed)
+        began = time.perf_counter()
+        found = ns.compare(before, after)
+        return Outcome(change, seed, found, time.perf_counter() - began)
+
+    def record(self, change: Change, seed: int) -> tuple[Path, Path]:
+        """Both days."""
+        start = (change.start.__name__, seed)
+        if start not in self._before:
+            self._before[start] = self._record(
+                f"before {start[0]}", change.start.__name__, None, change, 2 * seed
+            )
+        after = self._record(change.name, "after", change, change, 2 * seed + 1)
+        return self._before[start], after
+
+    def _record(self, name: str, side: str, applied: Change | None, change: Change, seed: int) -> Path:
+        day = change.start()
+        if applied is not None:
+            applied.apply(day)
+        return self._studio.record(self._folder / f"{name} {seed} {side}", day, seed)
+
+    def faults(self, seeds: Sequence[int], faults: Sequence[Change] = FAULTS) -> Iterator[Outcome]:
+        """Every fault with every seed."""
+        for seed in seeds:
+            for fault in faults:
+                yield self.compare(fault, seed)
+
+    def controls(self, n: int, controls: Sequence[Change] = CONTROLS) -> Iterator[Outcome]:
+        """So many comparisons of days between which nothing changed that is a cause."""
+        for number, control in enumerate(controls):
+            size = n // len(controls) + (number < n % len(controls))
+            days: list[Path] = []
+            for at in range(size):
+                # Every second day has what the control is about, so that each comparison has it on one side.
+                applied = control if at % 2 else None
+                seed = 10_000 + 100 * number + at
+                days.append(self._record(control.name, "control", applied, control, seed))
+            if size == 1:
+                days.append(self._record(control.name, "control", control, control, 20_000 + 100 * number))
+            for at in range(size):
+                began = time.perf_counter()
+                found = ns.compare(days[at], days[(at + 1) % len(days)])
+                yield Outcome(control, at, found, time.perf_counter() - began)
