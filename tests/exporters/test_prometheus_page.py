@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 import neuronscope as ns
 from neuronscope.engine import ENGINE
+from neuronscope.engine.cardinality import Cardinality
 from neuronscope.engine.metrics import Aggregator
 from neuronscope.exceptions import ConfigError
 from neuronscope.exporters import ExporterContext
@@ -172,7 +173,7 @@ def test_registry_has_one_family_for_each_metric() -> None:
 
 def test_thousand_series_are_one_valid_page() -> None:
     """A full aggregator: all series there, in both formats."""
-    aggregator = Aggregator()
+    aggregator = Aggregator(cardinality=Cardinality(10_000))
     for number in range(1500):
         aggregator.observe(names.OPERATION_DURATION, 0.1, ((names.REQUEST_MODEL, f"m{number}"),), (1, 2))
     for accept in ("", OPENMETRICS):

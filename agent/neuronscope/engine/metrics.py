@@ -24,7 +24,7 @@ from neuronscope.signals.records import (
     MetricsSnapshot,
 )
 
-__all__ = ["MAX_LABEL", "MAX_SERIES", "OTHER", "Aggregator", "Histogram", "Labels", "labels_of"]
+__all__ = ["MAX_LABEL", "MAX_SERIES", "OTHER", "Aggregator", "Histogram", "Labels", "labels_of", "new_labels"]
 MAX_SERIES: Final = 1_000
 MAX_LABEL: Final = 200  # characters of a value
 REVIEW_S: Final = 10.0
@@ -139,6 +139,11 @@ class Aggregator:
             if found is not None:
                 return found, True
             return self._new_series(metric, series, labels), labels in series
+
+    def fold(self, metric: Metric, labels: Labels) -> Labels:
+        """What will be recorded under: for whoever records several metrics of a call, to ask once for all."""
+        with self._lock:
+            return self._admit(metric, {}, labels)
 
     def fill(self, values: Iterable[tuple[Histogram, float]], span: tuple[int, int] | None, now: int) -> None:
         """Record one value each in several series; `span` ended at `now`."""
@@ -301,9 +306,9 @@ def labels_of(metric: Metric, attributes: Mapping[str, object]) -> Labels:
     try:
         found = _LABELS.get(values)
     except TypeError:  # a label that is a list: cannot be looked up
-        return _labels(metric, attributes)
+        return new_labels(metric, attributes)
     if found is None:
-        found = _labels(metric, attributes)
+        found = new_labels(metric, attributes)
         if len(_LABELS) >= MAX_SERIES:
             _LABELS.clear()  # most were seen once
         if all(len(value) < MAX_LABEL for _, value in found):
@@ -311,7 +316,8 @@ def labels_of(metric: Metric, attributes: Mapping[str, object]) -> Labels:
     return found
 
 
-def _labels(metric: Metric, attributes: Mapping[str, object]) -> Labels:
+def new_labels(metric: Metric, attributes: Mapping[str, object]) -> Labels:
+    """The same, of values that are not expected again."""
     return tuple((key, str(attributes[key])[:MAX_LABEL]) for key in metric.labels if key in attributes)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.trace import SpanKind
 
 from neuronscope.engine import searches
-from neuronscope.engine.metrics import MAX_LABEL, MAX_SERIES, Aggregator, Histogram, labels_of
+from neuronscope.engine.metrics import MAX_SERIES, Aggregator, Histogram, Labels, labels_of, new_labels
 from neuronscope.engine.retrieval_metrics import record_store
 from neuronscope.signals import names
 from neuronscope.signals.names import Metric
@@ -45,7 +45,9 @@ _PHASES: Final = (
 )
 # All their labels: calls that agree in these go into the same series.
 _LABELS: Final = names.OPERATION_DURATION.labels
+Attributes = Mapping[str, Any]
 Slot = tuple[Metric, str | None]
+TenantLabels = tuple[Labels, Labels, Labels]  # of its calls, and of its tokens: input, output
 _DURATION: Final[Slot] = (names.OPERATION_DURATION, None)
 
 
@@ -56,6 +58,7 @@ class SpanMetrics:
         self._metrics = metrics
         self._known: dict[tuple[object, ...], dict[Slot, Histogram]] = {}
         self._stages: dict[tuple[str, object], Histogram] = {}
+        self._tenants: dict[str, TenantLabels] = {}
         self._generation = metrics.generation  # of the series that are kept here
 
     def record(self, record: SpanRecord, call: Invocation | None) -> None:
@@ -65,6 +68,7 @@ class SpanMetrics:
             self._generation = self._metrics.generation
             self._known.clear()
             self._stages.clear()
+            self._tenants.clear()
         seconds = (record.end_unix_ns - record.start_unix_ns) / 1e9
         exemplar = (record.trace_id, record.span_id) if record.trace_flags & 1 else None
         if names.PROVIDER_NAME in attributes:
@@ -124,8 +128,7 @@ class SpanMetrics:
         self, record: SpanRecord, call: Invocation | None, seconds: float, exemplar: tuple[int, int] | None
     ) -> None:
         """A GenAI call: its series are looked up together, by one key."""
-        attributes: Mapping[str, Any] = record.attributes
-        known = self._series_of(attributes)
+        known, attributes = self._series_of(record.attributes)
         values = [(known.get(_DURATION) or self._find(known, _DURATION, attributes), seconds)]
         billed = attributes.get(names.OPERATION_NAME) not in _AGGREGATES
         for metric, token_type, key in _CALL if billed else _CALL[:1]:
@@ -140,36 +143,57 @@ class SpanMetrics:
             self._metrics.add(metric, cost if isinstance(cost, float) else 1, labels_of(metric, attributes))
         tenant = attributes.get(names.TENANT)
         if tenant is not None:
-            self._tenant(str(tenant), attributes, billed=billed)
+            self._tenant(tenant, attributes, billed=billed)
         if call is not None and call.stream is not None:
             gaps = ((later - earlier) / 1e9 for earlier, later in pairwise(call.stream.times))
             self._metrics.observe_all(names.PER_CHUNK, gaps, labels_of(names.PER_CHUNK, attributes), exemplar)
 
-    def _tenant(self, tenant: str, attributes: Mapping[str, Any], *, billed: bool) -> None:
+    def _tenant(self, tenant: Any, attributes: Mapping[str, Any], *, billed: bool) -> None:
         """Who caused how much: by tenant alone, since its product with models would be too many series."""
-        add, labels = self._metrics.add, ((names.TENANT, tenant[:MAX_LABEL]),)
-        add(names.TENANT_CALLS, 1, labels)
+        calls, received, sent = self._tenants.get(tenant) or self._labels_of_tenant(tenant)
+        add = self._metrics.add
+        add(names.TENANT_CALLS, 1, calls)
         if not billed:
             return
-        for token_type, key in (("input", names.INPUT_TOKENS), ("output", names.OUTPUT_TOKENS)):
+        for key, labels in ((names.INPUT_TOKENS, received), (names.OUTPUT_TOKENS, sent)):
             tokens = attributes.get(key)
             if isinstance(tokens, int):
-                add(names.TENANT_TOKENS, tokens, (*labels, (names.TOKEN_TYPE, token_type)))
+                add(names.TENANT_TOKENS, tokens, labels)
         cost = attributes.get(names.COST)
         if isinstance(cost, float):
-            add(names.TENANT_COST, cost, labels)
+            add(names.TENANT_COST, cost, calls)
 
-    def _series_of(self, attributes: Mapping[str, Any]) -> dict[Slot, Histogram]:
+    def _labels_of_tenant(self, tenant: Any) -> TenantLabels:
+        labels = new_labels(names.TENANT_CALLS, {names.TENANT: tenant})
+        own = self._metrics.fold(names.TENANT_CALLS, labels)
+        told = own, (*own, (names.TOKEN_TYPE, "input")), (*own, (names.TOKEN_TYPE, "output"))
+        if own == labels:
+            self._tenants[tenant] = told
+        return told
+
+    def _series_of(self, attributes: Attributes) -> tuple[dict[Slot, Histogram], Attributes]:
+        """The series of a call's metrics, as far as they are known, and the attributes to find more by.
+
+        Those have `other` for each value that has no series of its own.
+        """
         key = tuple(map(attributes.get, _LABELS))
         try:
             known = self._known.get(key)
         except TypeError:  # a label that is a list
-            return {}
+            return {}, attributes
+        if known is not None:
+            return known, attributes
+        labels = new_labels(names.OPERATION_DURATION, attributes)
+        own = self._metrics.fold(names.OPERATION_DURATION, labels)
+        if own != labels:
+            attributes = {**attributes, **dict(own)}
+            key = tuple(map(attributes.get, _LABELS))
+            known = self._known.get(key)
         if known is None:
             if len(self._known) >= MAX_SERIES:
-                self._known.clear()  # most were seen once
+                self._known.clear()
             known = self._known[key] = {}
-        return known
+        return known, attributes
 
     def _find(self, known: dict[Slot, Histogram], slot: Slot, attributes: Mapping[str, Any]) -> Histogram:
         metric, token_type = slot
