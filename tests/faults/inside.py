@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 LAYERS = 4
 PROMPT_TOKENS = 96
@@ -41,13 +41,15 @@ class Inside:
 @lru_cache(maxsize=1)
 def smollm2() -> Inside:
     """The model as it should be; nobody may change it."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    import transformers
 
     from neuronscope.demo.models import prepare_smollm2
 
     folder = prepare_smollm2()
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, num_hidden_layers=LAYERS)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, num_hidden_layers=LAYERS)
     model.eval()
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left", truncation_side="left")
+    tokenizer: Any = cast(Any, transformers).AutoTokenizer.from_pretrained(
+        folder, padding_side="left", truncation_side="left"
+    )
     tokenizer.pad_token = tokenizer.eos_token
     return Inside(model, tokenizer)

@@ -17,7 +17,9 @@ import neuronscope as ns
 from neuronscope.testing.fake_openai import delta, error
 from neuronscope.testing.fake_provider import Received, Reply
 
-WORDS = tuple(["the", "index", "answers", "with", "what", "it", "holds", "and", "a", "model", "writes", "from", "that", "what", "seems", "right"])
+WORDS = (
+    "the", "index", "answers", "with", "what", "it", "holds", "and", "a", "model", "writes", "from", "that",
+)  # fmt: skip
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """The compared service: the demo's handbook assistant with everything that can change between two releases.
 
-An ASGI application in front, the embedder through sentence-transformers, Qdrant, Cohere's reranker if there is
-one, and a language model: behind the OpenAI SDK, or in the process.  Libraries, wire formats and measurements are
-real; only the embedder's forward pass is looked up, since every text was embedded before (`texts.Vectors`).
+An ASGI application in front, the embedder through sentence-transformers, Qdrant, Cohere's reranker if there
+is one, and a language model: behind the OpenAI SDK, or in the process.  Libraries, wire formats and
+measurements are real; only the embedder's forward pass is looked up, since every text was embedded before
+(`texts.Vectors`).
 """
 
 from __future__ import annotations
