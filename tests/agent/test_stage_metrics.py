@@ -26,7 +26,7 @@ def span(kind: SpanKind, seconds: float, **attributes: object) -> SpanRecord:
         kind=kind,
         start_unix_ns=0,
         end_unix_ns=int(seconds * 1e9),
-        attributes={getattr(names, key): value for key, value in attributes.items()},
+        attributes={getattr(names, key): value for key, value in attributes.items()},  # type: ignore[misc]
     )
 
 

@@ -17,6 +17,7 @@ _COMMANDS = {
     "baseline": "neuronscope.cli.baseline:baseline",
     "check": "neuronscope.cli.check:check",
     "cut": "neuronscope.cli.copy:cut",
+    "dashboards": "neuronscope.cli.dashboards:dashboards",
     "demo": "neuronscope.cli.demo:demo",
     "doctor": "neuronscope.cli.doctor:doctor",
     "export": "neuronscope.cli.export:export",

@@ -1,0 +1,1 @@
+"""Dashboards, rules and alerts, generated from the signal registry."""
