@@ -15,17 +15,15 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = Path(__file__).resolve().parent / "agent" / "neuronscope"
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):  # a dataclass would need the module in `sys.modules`, where hatchling puts none
     """A shared library beside its sources.
 
     Attributes:

@@ -83,3 +83,147 @@ ns_known(PyObject *Py_UNUSED(module), PyObject *facts)
         }
     return found;
 }
+
+/* --- fields of foreign objects ----------------------------------------------------------------------- */
+
+/* Which classes are pydantic's, by their addresses; they are held, so that no other class gets the same. */
+enum { CLASSES = 128 };
+static struct {
+    PyTypeObject *type;
+    int is_model;
+} seen[CLASSES];
+static PyObject *fields_name, *extra_name;
+
+int
+ns_facts_ready(void)
+{
+    fields_name = PyUnicode_InternFromString("__pydantic_fields__");
+    extra_name = PyUnicode_InternFromString("__pydantic_extra__");
+    return fields_name == NULL || extra_name == NULL ? -1 : 0;
+}
+
+static int
+has(PyObject *type, PyObject *name)
+{
+    PyObject *found = PyObject_GetAttr(type, name);
+    if (found == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError))
+            return -1;
+        PyErr_Clear();
+        return 0;
+    }
+    Py_DECREF(found);
+    return 1;
+}
+
+/* Is this a class of pydantic's, whose objects keep fields in their dictionary, and others in `extra`? */
+static int
+is_model(PyTypeObject *type)
+{
+    size_t place = ((uintptr_t)type >> 5) % CLASSES;
+    if (seen[place].type == type)
+        return seen[place].is_model;
+    int is = has((PyObject *)type, fields_name);
+    if (is == 1)
+        is = has((PyObject *)type, extra_name);
+    if (is >= 0) {
+        PyTypeObject *before = seen[place].type;
+        seen[place].is_model = is;
+        seen[place].type = (PyTypeObject *)Py_NewRef((PyObject *)type);
+        Py_XDECREF((PyObject *)before); /* last: it may run Python code */
+    }
+    return is;
+}
+
+/* fields(value) -> a mapping of a parsed object's fields; `self` is the twin, for objects of other kinds. */
+static PyObject *
+fields(PyObject *twin, PyObject *value)
+{
+    if (PyDict_CheckExact(value))
+        return Py_NewRef(value);
+    if (value == Py_None)
+        return PyDict_New();
+    int is = is_model(Py_TYPE(value));
+    if (is < 0)
+        return NULL;
+    if (!is)
+        return PyObject_CallFunctionObjArgs(twin, value, NULL);
+    PyObject *extra = PyObject_GetAttr(value, extra_name);
+    if (extra == NULL)
+        return NULL;
+    PyObject *own = PyObject_GenericGetDict(value, NULL);
+    int more = own == NULL ? -1 : PyObject_IsTrue(extra);
+    if (more > 0) {
+        PyObject *both = PyDict_Copy(own);
+        if (both != NULL && PyDict_Update(both, extra) < 0)
+            Py_CLEAR(both);
+        Py_DECREF(own);
+        own = both;
+    } else if (more < 0) {
+        Py_CLEAR(own);
+    }
+    Py_DECREF(extra);
+    return own;
+}
+
+static PyMethodDef fields_function = {"fields", fields, METH_O, NULL};
+
+/* make_fields(twin) -> `fields` with this twin */
+PyObject *
+ns_make_fields(PyObject *Py_UNUSED(module), PyObject *twin)
+{
+    return PyCFunction_New(&fields_function, twin);
+}
+
+/* --- many facts at once ------------------------------------------------------------------------------ */
+
+enum { ANY, TEXT, COUNT, NUMBER };
+
+static int
+passes(PyObject *value, long kind)
+{
+    switch (kind) {
+    case TEXT:
+        if (!PyUnicode_Check(value))
+            return 0;
+        return PyUnicode_CheckExact(value) ? PyUnicode_GetLength(value) > 0 : PyObject_IsTrue(value);
+    case COUNT:
+        return PyLong_Check(value) && value != Py_True && value != Py_False;
+    case NUMBER:
+        return (PyFloat_Check(value) || PyLong_Check(value)) && value != Py_True && value != Py_False;
+    default:
+        return value != Py_None;
+    }
+}
+
+/* pick(told, table) -> those facts that are told, and of the kind they should be
+ *
+ * table: name, what it is called among the facts, kind, name, …; told: a mapping. */
+PyObject *
+ns_pick(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
+{
+    if (!ns_takes("pick", n, 2))
+        return NULL;
+    PyObject *told = args[0], *table = args[1];
+    if (!PyTuple_Check(table) || PyTuple_Size(table) % 3 != 0)
+        return PyErr_Format(PyExc_TypeError, "pick takes a mapping and a table");
+    PyObject *found = PyDict_New();
+    for (Py_ssize_t i = 0; found != NULL && i < PyTuple_Size(table); i += 3) {
+        PyObject *value, *name = PyTuple_GetItem(table, i);
+        if (PyDict_CheckExact(told)) {
+            value = PyDict_GetItemWithError(told, name);
+            if (value == NULL && !PyErr_Occurred())
+                continue;
+            Py_XINCREF(value);
+        } else {
+            value = PyObject_CallMethod(told, "get", "O", name);
+        }
+        int is = value == NULL ? -1 : passes(value, PyLong_AsLong(PyTuple_GetItem(table, i + 2)));
+        if (is > 0)
+            is = PyDict_SetItem(found, PyTuple_GetItem(table, i + 1), value);
+        Py_XDECREF(value);
+        if (is < 0)
+            Py_CLEAR(found);
+    }
+    return found;
+}

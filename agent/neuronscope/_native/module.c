@@ -23,6 +23,12 @@ static PyMethodDef functions[] = {
     ONE("count", ns_count_of),
     ONE("items", ns_items_of),
     ONE("known", ns_known),
+    ONE("make_fields", ns_make_fields),
+    FAST("pick", ns_pick),
+    /* the hot path */
+    FAST("arguments", ns_arguments),
+    FAST("with_item", ns_with_item),
+    ONE("split_ids", ns_split_ids),
     {NULL, NULL, 0, NULL},
 };
 
@@ -37,10 +43,11 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__native(void)
 {
-    if (ns_spans_ready() < 0)
+    if (ns_spans_ready() < 0 || ns_facts_ready() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && PyModule_AddStringConstant(module, "DIGEST", NS_DIGEST) < 0)
+    if (module != NULL &&
+        (PyModule_AddStringConstant(module, "DIGEST", NS_DIGEST) < 0 || ns_add_series(module) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -25,9 +25,18 @@ PyObject *ns_number_of(PyObject *module, PyObject *value);
 PyObject *ns_count_of(PyObject *module, PyObject *value);
 PyObject *ns_items_of(PyObject *module, PyObject *value);
 PyObject *ns_known(PyObject *module, PyObject *facts);
+PyObject *ns_make_fields(PyObject *module, PyObject *twin);
+PyObject *ns_pick(PyObject *module, Args args, Py_ssize_t n);
+PyObject *ns_arguments(PyObject *module, Args args, Py_ssize_t n);          /* calls.c */
+PyObject *ns_with_item(PyObject *module, Args args, Py_ssize_t n);
+PyObject *ns_split_ids(PyObject *module, PyObject *bits);
 
 /* Make what a file needs once; -1 with an exception. */
 int ns_spans_ready(void);
+int ns_facts_ready(void);
+
+/* Add a file's types to the module; -1 with an exception. */
+int ns_add_series(PyObject *module); /* series.c */
 
 /* Whether a call got as many arguments as it needs; 0 with an exception. */
 static inline int

@@ -43,6 +43,7 @@ typedef struct {
     Py_ssize_t limit;
 } Mask;
 
+/* Leave a pair that is in `kept` there, or have Python decide. */
 static int
 mask_one(const Mask *mask, PyObject *key, PyObject *value)
 {
@@ -51,11 +52,11 @@ mask_one(const Mask *mask, PyObject *key, PyObject *value)
         return -1;
     if (class == mask->public) {
         int plain = is_plain(value, mask->limit);
-        if (plain < 0)
-            return -1;
-        if (plain)
-            return PyDict_SetItem(mask->kept, key, value);
+        if (plain != 0)
+            return plain < 0 ? -1 : 0;
     }
+    if (PyDict_DelItem(mask->kept, key) < 0)
+        return -1;
     PyObject *done = PyObject_CallFunctionObjArgs(mask->keep, key, value, mask->content, mask->kept,
                                                   mask->truncated, NULL);
     Py_XDECREF(done);
@@ -66,31 +67,15 @@ static int
 mask_all(const Mask *mask, PyObject *attributes)
 {
     PyObject *key, *value;
+    Py_ssize_t at = 0;
     int done = 0;
-    if (PyDict_CheckExact(attributes)) {
-        Py_ssize_t at = 0;
-        while (done == 0 && PyDict_Next(attributes, &at, &key, &value)) {
-            Py_INCREF(key); /* a redactor is the user's code */
-            Py_INCREF(value);
-            done = mask_one(mask, key, value);
-            Py_DECREF(key);
-            Py_DECREF(value);
-        }
-        return done;
+    while (done == 0 && PyDict_Next(attributes, &at, &key, &value)) {
+        Py_INCREF(key); /* a redactor is the user's code */
+        Py_INCREF(value);
+        done = mask_one(mask, key, value);
+        Py_DECREF(key);
+        Py_DECREF(value);
     }
-    PyObject *pairs = PyMapping_Items(attributes);
-    if (pairs == NULL)
-        return -1;
-    for (Py_ssize_t i = 0; done == 0 && i < PyList_Size(pairs); i++) {
-        PyObject *pair = PyList_GetItem(pairs, i);
-        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
-            PyErr_SetString(PyExc_TypeError, "items of a mapping must be pairs");
-            done = -1;
-        } else {
-            done = mask_one(mask, PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1));
-        }
-    }
-    Py_DECREF(pairs);
     return done;
 }
 
@@ -108,9 +93,18 @@ ns_mask(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
     Mask mask = {NULL, args[1], args[2], args[4], args[5], args[6], PyLong_AsSsize_t(args[3])};
     if (mask.limit == -1 && PyErr_Occurred())
         return NULL;
-    mask.kept = PyDict_New();
-    if (mask.kept != NULL && mask_all(&mask, args[0]) < 0)
+    PyObject *all = args[0];
+    if (PyDict_CheckExact(all)) {
+        Py_INCREF(all);
+    } else { /* the attributes of an SDK's span */
+        all = PyDict_New();
+        if (all != NULL && PyDict_Update(all, args[0]) < 0)
+            Py_CLEAR(all);
+    }
+    mask.kept = all == NULL ? NULL : PyDict_Copy(all);
+    if (mask.kept != NULL && mask_all(&mask, all) < 0)
         Py_CLEAR(mask.kept);
+    Py_XDECREF(all);
     return mask.kept;
 }
 

@@ -14,9 +14,19 @@ from typing import Final
 
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
+from neuronscope import compiled
+
 Bits = Callable[[int], int]  # so many random bits, as a number
 _SPAN_ID: Final = (1 << 64) - 1
 _BOTH: Final = 192  # bits of a trace id and a span id
+
+
+def split_ids_in_python(bits: int) -> tuple[int, int]:
+    """A trace id and a span id, none of them zero, out of so many random bits."""
+    return bits >> 64 or 1, bits & _SPAN_ID or 1
+
+
+_split_ids: Final = compiled.choose("split_ids", split_ids_in_python)
 
 
 class PrivateIdGenerator(IdGenerator):
@@ -41,8 +51,7 @@ class PrivateIdGenerator(IdGenerator):
 
     def generate_both(self) -> tuple[int, int]:
         """A trace id and a span id, in half the time."""
-        bits = self._bits(_BOTH)
-        return bits >> 64 or 1, bits & _SPAN_ID or 1
+        return _split_ids(self._bits(_BOTH))
 
 
 _GENERATORS: Final[weakref.WeakSet[PrivateIdGenerator]] = weakref.WeakSet()

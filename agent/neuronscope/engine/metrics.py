@@ -7,22 +7,15 @@ one.  Only the worker writes (under a lock that no thread of the service takes),
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from neuronscope import native
 from neuronscope.engine import clock
 from neuronscope.engine.cardinality import COUNTED, FREE_FORM, IDLE_S, OTHER, Cardinality, Labels
+from neuronscope.engine.histogram import Histogram
 from neuronscope.signals.names import SERIES, SERIES_DROPPED, SERIES_FOLDED, Instrument, Metric
-from neuronscope.signals.records import (
-    Exemplar,
-    HistogramValue,
-    MetricFamily,
-    MetricPoint,
-    MetricsSnapshot,
-)
+from neuronscope.signals.records import MetricFamily, MetricPoint, MetricsSnapshot
 
 __all__ = ["MAX_LABEL", "MAX_SERIES", "OTHER", "Aggregator", "Histogram", "Labels", "labels_of", "new_labels"]
 MAX_SERIES: Final = 1_000
@@ -31,32 +24,6 @@ REVIEW_S: Final = 10.0
 
 Series = TypeVar("Series")
 Retired = dict[Metric, dict[Labels, tuple[Series, int]]]  # series that grow no more, and since when
-Sighting = tuple[float, int, int, int]  # an exemplar's value, time, trace and span, until somebody looks
-
-
-@dataclass(slots=True)
-class Histogram:
-    """One series of a histogram; whoever changes it holds the aggregator's lock."""
-
-    bounds: Sequence[float]
-    counts: list[int]
-    exemplars: list[Sighting | None]
-    sum: float = 0.0
-    count: int = 0
-
-    def add(self, value: float, span: tuple[int, int] | None, now: int) -> None:
-        """Count a finite value; `span` is (trace id, span id) of a *sampled* span, that ended now."""
-        index = bisect_left(self.bounds, value)
-        self.counts[index] += 1
-        self.sum += value
-        self.count += 1
-        if span is not None:
-            self.exemplars[index] = (value, now, *span)
-
-    def value(self) -> HistogramValue:
-        """A copy for readers."""
-        exemplars = tuple(None if seen is None else Exemplar(*seen) for seen in self.exemplars)
-        return HistogramValue(tuple(self.counts), self.sum, self.count, exemplars)
 
 
 class Aggregator:
@@ -124,8 +91,7 @@ class Aggregator:
             histogram = series.get(labels) or self._new_series(metric, series, labels)
             now = self._clock() if span is not None else 0
             for value in values:
-                if math.isfinite(value):
-                    histogram.add(value, span, now)
+                histogram.add(value, span, now)
 
     def series(self, metric: Metric, labels: Labels) -> tuple[Histogram, bool]:
         """The series of a histogram, to be filled by `fill`, and: is it that of these labels alone?
@@ -149,8 +115,7 @@ class Aggregator:
         """Record one value each in several series; `span` ended at `now`."""
         with self._lock:
             for histogram, value in values:
-                if math.isfinite(value):
-                    histogram.add(value, span, now)
+                histogram.add(value, span, now)
 
     def _new_series(self, metric: Metric, series: dict[Labels, Histogram], labels: Labels) -> Histogram:
         labels = self._admit(metric, series, labels)

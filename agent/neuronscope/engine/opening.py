@@ -11,6 +11,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
+from neuronscope import compiled
 from neuronscope import recording as recordings
 from neuronscope.engine import clock
 from neuronscope.engine.layering import LAYER, Layer, layer_in
@@ -58,8 +59,18 @@ def covered(current: otel_context.Context, parent: trace.Span, library: str) -> 
 def current_with(span: LightSpan, current: otel_context.Context) -> otel_context.Context:
     """The context in which a call runs: its span is current, ours or the service's own."""
     if span.foreign is None:
-        return otel_context.Context({**current, _CURRENT: span})
+        return _with_item(otel_context.Context, current, _CURRENT, span)
     return otel_context.Context({**current, _CURRENT: span.foreign, OURS: span})
+
+
+def with_item_in_python(
+    kind: Callable[[dict[str, Any]], otel_context.Context], context: Mapping[str, Any], key: str, value: Any
+) -> otel_context.Context:
+    """A context of that kind like this one, with another item."""
+    return kind({**context, key: value})
+
+
+_with_item: Final = compiled.choose("with_item", with_item_in_python)
 
 
 def waiting(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from opentelemetry.trace import SpanKind
 
+from neuronscope import compiled
 from neuronscope.instrumentation import WrappedMethod
 
 MAX_PLAIN: Final = 256  # types of results that are remembered
@@ -52,9 +53,7 @@ class Seam:
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name."""
-        found: dict[str, Any] = dict(zip(self.parameters, args[1:] if self.bound else args))  # noqa: B905
-        found.update(kwargs)
-        return found
+        return _arguments(self.parameters, self.bound, args, kwargs)
 
     def changed(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Mapping[str, Any]
@@ -70,6 +69,18 @@ class Seam:
         keyword = {name: arguments.get(name, value) for name, value in kwargs.items()}
         extra = {name: value for name, value in arguments.items() if name not in kwargs and name not in taken}
         return (*instance, *positional), {**keyword, **extra}
+
+
+def arguments_in_python(
+    parameters: Sequence[str], first: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call by name; the `first` ones of `args` are left out."""
+    found: dict[str, Any] = dict(zip(parameters, args[first:]))  # noqa: B905 - some may be left to defaults
+    found.update(kwargs)
+    return found
+
+
+_arguments: Final = compiled.choose("arguments", arguments_in_python)
 
 
 @functools.lru_cache(maxsize=64)

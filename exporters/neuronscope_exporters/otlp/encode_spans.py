@@ -50,7 +50,8 @@ class SpanEncoder(RequestEncoder[SpanRecord]):
     def body_in_python(self, record: SpanRecord) -> bytes:
         """The twin of the compiled function."""
         span = record
-        attributes, unencodable = self._attributes.encode_in_python(span.attributes, b"\x4a")  # attributes = 9
+        # attributes = 9
+        attributes, unencodable = self._attributes.encode_in_python(span.attributes, b"\x4a")
         trace_id, parent = span.trace_id, span.parent_span_id
         parts = [
             _identity(b"\x0a\x10", trace_id >> 64, trace_id & _LOW, b"\x12\x08", span.span_id),  # = 1, 2

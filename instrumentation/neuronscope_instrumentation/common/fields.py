@@ -40,7 +40,7 @@ def field(value: Any, name: str) -> Any:
     return getattr(value, name, None)
 
 
-def fields(value: Any) -> Mapping[str, Any]:
+def fields_in_python(value: Any) -> Mapping[str, Any]:
     """The fields of a parsed object or a dictionary: for who reads many of them, with `get`."""
     if value is None:
         return _NOTHING
@@ -119,7 +119,30 @@ def items_in_python(value: Any) -> Sequence[Any]:
     return found if isinstance(value, _SEQUENCES) else ()
 
 
-# All of these but `field` and `fields` have compiled twins.
+# What a fact may be.
+ANY, TEXT, COUNT, NUMBER = range(4)
+_KINDS: Final = (lambda value: value, text_in_python, count_in_python, number_in_python)
+
+
+def pick_in_python(told: Mapping[str, Any], table: Sequence[Any]) -> dict[str, Any]:
+    """Those facts that are told, and of the kind that they should be.
+
+    Args:
+        table: a fact's name, what we call it, its kind, name, …
+    """
+    found: dict[str, Any] = {}
+    cells = iter(table)
+    for name, called, kind in zip(cells, cells, cells):  # noqa: B905 - triples of the same iterator
+        value = _KINDS[kind](told.get(name))
+        if value is not None:
+            found[called] = value
+    return found
+
+
+# All of these but `field` have compiled twins.
+_make_fields: Final = compiled.find("make_fields")
+fields: Final = fields_in_python if _make_fields is None else _make_fields(fields_in_python)
+pick: Final = compiled.choose("pick", pick_in_python)
 text: Final = compiled.choose("text", text_in_python)
 number: Final = compiled.choose("number", number_in_python)
 count: Final = compiled.choose("count", count_in_python)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -11,16 +11,36 @@ from neuronscope.engine.invocation import type_name
 from neuronscope.instrumentation import ErrorFacts, Message, Response
 from neuronscope.signals import names
 from neuronscope_instrumentation.common.fields import (
+    COUNT,
+    TEXT,
     count,
     document,
     field,
     fields,
     items,
     mapping,
+    pick,
     text,
 )
-from neuronscope_instrumentation.openai.facts import known, modalities
+from neuronscope_instrumentation.openai.facts import modalities
 from neuronscope_instrumentation.openai.messages import read_message
+
+_HEAD: Final = (
+    "id", "id", TEXT,
+    "model", "model", TEXT,
+    "service_tier", "service_tier", TEXT,
+    "system_fingerprint", "system_fingerprint", TEXT,
+)  # fmt: skip
+_USAGE: Final = (
+    "prompt_tokens", "input_tokens", COUNT,
+    "completion_tokens", "output_tokens", COUNT,
+    "prompt_cache_hit_tokens", "cache_read_tokens", COUNT,  # DeepSeek's; others' details win
+)  # fmt: skip
+_PROMPT: Final = (
+    "cached_tokens", "cache_read_tokens", COUNT,
+    "cache_write_tokens", "cache_write_tokens", COUNT,
+)  # fmt: skip
+_COMPLETION: Final = ("reasoning_tokens", "reasoning_tokens", COUNT)
 
 
 def read_chat(result: Any, content: bool) -> Response:
@@ -74,35 +94,16 @@ def _called(answer: Any) -> list[str]:
 
 def head(completion: Any) -> dict[str, Any]:
     """Facts that a completion and each of its chunks carry; absent ones are left out."""
-    told = fields(completion)
-    return known(
-        {
-            "id": text(told.get("id")),
-            "model": text(told.get("model")),
-            "service_tier": text(told.get("service_tier")),
-            "system_fingerprint": text(told.get("system_fingerprint")),
-        }
-    )
+    return pick(fields(completion), _HEAD)
 
 
 def usage(reported: Any) -> dict[str, Any]:
     """Token counts as the provider reported them: `prompt_tokens` includes cached ones."""
     told = fields(reported)
-    prompt, completion = (
-        fields(told.get("prompt_tokens_details")),
-        fields(told.get("completion_tokens_details")),
-    )
-    cached = count(prompt.get("cached_tokens"))
-    return known(
-        {
-            "input_tokens": count(told.get("prompt_tokens")),
-            "output_tokens": count(told.get("completion_tokens")),
-            # DeepSeek keeps it at the top
-            "cache_read_tokens": count(told.get("prompt_cache_hit_tokens")) if cached is None else cached,
-            "cache_write_tokens": count(prompt.get("cache_write_tokens")),
-            "reasoning_tokens": count(completion.get("reasoning_tokens")),
-        }
-    )
+    found = pick(told, _USAGE)
+    found.update(pick(fields(told.get("prompt_tokens_details")), _PROMPT))
+    found.update(pick(fields(told.get("completion_tokens_details")), _COMPLETION))
+    return found
 
 
 def usage_by_modality(reported: Any) -> dict[str, int]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from neuronscope.signals import names
-from neuronscope_instrumentation.common.fields import count, field, fields, text
+from neuronscope_instrumentation.common.fields import COUNT, field, fields, pick, text
 from neuronscope_instrumentation.common.headers import header_reader
 
 # OpenAI's own, which most compatible providers use too; then Azure's.
@@ -49,19 +50,18 @@ def _name(tool: Any) -> str | None:
 def modalities(sent: Any, received: Any) -> dict[str, int]:
     """Token counts by modality, as far as the provider tells them apart."""
     counts: dict[str, int] = {}
-    for details, keys in ((sent, _SENT), (received, _RECEIVED)):
-        told = fields(details)
-        for name, key in keys:
-            number = count(told.get(name))
-            if number:
-                counts[key] = number
+    for details, table in ((sent, _SENT), (received, _RECEIVED)):
+        found = pick(fields(details), table)
+        if any(found.values()):
+            counts.update((key, number) for key, number in found.items() if number)
     return counts
 
 
-def _keys(direction: str) -> tuple[tuple[str, str], ...]:
-    """What a provider calls the tokens of each modality, and the attribute they go into."""
+def _keys(direction: str) -> tuple[str | int, ...]:
+    """What a provider calls the tokens of each modality, and the attribute they go into, as a table."""
     pairs = ((each, f"gen_ai.usage.{each}.{direction}_tokens") for each in ("text", "image", "audio"))
-    return tuple((f"{each}_tokens", key) for each, key in pairs if key in names.ATTRIBUTES)
+    rows = ((f"{each}_tokens", key, COUNT) for each, key in pairs if key in names.ATTRIBUTES)
+    return tuple(chain.from_iterable(rows))
 
 
 _SENT: Final = _keys("input")

@@ -1,0 +1,271 @@
+"""Compiled functions and their twins in Python: the same values, whatever they are given."""
+
+from __future__ import annotations
+
+import enum
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+from opentelemetry.context import Context
+from pydantic import BaseModel
+
+from neuronscope import compiled
+from neuronscope.engine import content, facts, histogram, ids, opening, seam, sizes
+from neuronscope.settings import Settings
+from neuronscope.signals import names
+from neuronscope_instrumentation.common import fields
+
+NATIVE: Any = compiled.MODULE
+everything = settings(max_examples=200, deadline=None, database=None, derandomize=True)
+
+
+class Word(enum.StrEnum):
+    A = "a"
+
+
+class Text(str):
+    """A string that is no plain one."""
+
+
+class Whole(int):
+    """An int that is no plain one."""
+
+
+_texts = st.one_of(
+    st.text(max_size=12), st.sampled_from(["", "a", "\ud800", "\ud83d\ude00", "x" * 300, Word.A, Text("t")])
+)
+_scalars = st.one_of(
+    _texts,
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.none(),
+    st.sampled_from([Whole(3), 1 << 70, -1, 0, 4096]),
+)
+_values = st.one_of(
+    _scalars,
+    st.binary(max_size=4),
+    st.lists(_scalars, max_size=4),
+    st.lists(_scalars, max_size=4).map(tuple),
+    st.dictionaries(_texts, _scalars, max_size=2),
+    st.builds(object),
+)
+_keys = st.one_of(
+    st.text(max_size=6),
+    st.sampled_from(
+        [names.REQUEST_MODEL, names.INPUT_MESSAGES, names.RETRIEVAL_IDS, "url.full", "é", Text("k")]
+    ),
+    st.integers(0, 3),
+)
+_mappings = st.dictionaries(_keys, _values, max_size=8)
+
+
+class Odd(Mapping[Any, Any]):
+    """Attributes that are no dictionary, as an SDK's span has them."""
+
+    def __init__(self, inner: dict[Any, Any]) -> None:
+        self._inner = inner
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._inner[key]
+
+    def __iter__(self) -> Any:
+        return iter(self._inner)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
+class Model(BaseModel, extra="allow"):
+    id: Any = None
+    model: Any = None
+
+
+class Plain:
+    def __init__(self, **own: Any) -> None:
+        vars(self).update(own)
+
+
+class Told(Struct):
+    a: Any = None
+    b: Any = None
+    c: Any = None
+
+
+def same(one: object, other: object) -> bool:
+    """Equal, and of the same types throughout; NaN is itself."""
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+def outcome(function: Callable[..., Any], *args: Any) -> object:
+    """What a call returns, or which exception it raises."""
+    try:
+        return function(*args)
+    except Exception as error:  # noqa: BLE001 - whichever it is, the twin has to raise it, too
+        return type(error)
+
+
+def test_here_everything_is_compiled() -> None:
+    """Else `python hatch_build.py` is due; a function without its twin would be found by nobody."""
+    assert compiled.MODULE is not None, compiled.WHY_NOT
+    assert compiled.describe() == "compiled"
+
+
+@everything
+@given(_mappings, st.booleans(), st.booleans(), st.integers(0, 300))
+def test_masking(attributes: dict[Any, Any], allowed: bool, odd: bool, limit: int) -> None:
+    """Every key and value: what is recorded, and what is told to be cut."""
+    policy = content.ContentPolicy(Settings(hash_identifiers=True, attribute_max_length=max(limit, 64)))
+    given_: Mapping[Any, Any] = Odd(attributes) if odd else attributes
+    before = dict(attributes)
+    found: list[Any] = []
+    for function in (NATIVE.mask, content.mask_in_python):
+        truncated: list[str] = []
+        kept = function(given_, content._CLASSES, content._PUBLIC, limit, policy._keep, allowed, truncated)  # pyright: ignore[reportPrivateUsage]
+        found.append((sorted(kept.items(), key=repr), truncated))
+    assert same(*found)
+    assert same(attributes, before)
+
+
+@everything
+@given(_mappings, st.booleans())
+def test_sizes(attributes: dict[Any, Any], odd: bool) -> None:
+    """What attributes weigh."""
+    given_: Any = Odd(attributes) if odd else attributes
+    assert NATIVE.attributes_bytes(given_) == sizes.attributes_bytes_in_python(given_)
+
+
+@everything
+@given(st.builds(Told, _values, _values, _values))
+def test_fields_that_become_attributes(told: Told) -> None:
+    """As they are, if they are known."""
+    table = ("a", "x", "b", "y", "c", "z")
+    one: dict[str, Any] = {"y": 1}
+    other: dict[str, Any] = {"y": 1}
+    NATIVE.add_fields(one, told, table)
+    facts.add_fields_in_python(other, told, table)  # type: ignore[arg-type]  # anything with these fields
+    assert same(one, other)
+
+
+@everything
+@given(_values)
+def test_readings(value: Any) -> None:
+    """One type passes; everything else is None, or nothing."""
+    for name in ("text", "number", "count", "items"):
+        assert same(getattr(NATIVE, name)(value), getattr(fields, f"{name}_in_python")(value)), name
+
+
+_sources = st.one_of(
+    _mappings,
+    st.builds(Model, id=_values, model=_values, more=_values),
+    st.builds(Plain, id=_values, model=_values),
+    _mappings.map(Odd),
+    st.none(),
+    _scalars,
+)
+_table = (
+    "id", "id", fields.TEXT,
+    "model", "target", fields.COUNT,
+    "more", "more", fields.NUMBER,
+    "a", "b", fields.ANY,
+)  # fmt: skip
+
+
+@everything
+@given(_sources)
+def test_fields_of_foreign_objects(value: Any) -> None:
+    """Pydantic's, dictionaries, other mappings, any object."""
+    found = NATIVE.make_fields(fields.fields_in_python)(value)
+    wanted = fields.fields_in_python(value)
+    assert dict(found) == dict(wanted) or repr(dict(found)) == repr(dict(wanted))
+    assert same(NATIVE.pick(found, _table), fields.pick_in_python(wanted, _table))
+
+
+@everything
+@given(
+    st.lists(st.floats(allow_nan=False), max_size=5, unique=True).map(sorted),
+    st.lists(st.one_of(st.floats(), st.integers(-(10**6), 10**6)), max_size=12),
+    st.booleans(),
+)
+def test_series_of_histograms(bounds: list[float], values: list[float], seen: bool) -> None:
+    """Counts, sums and sightings; what is not finite never enters."""
+    series: list[Any] = []
+    for kind in (NATIVE.Series, histogram.SeriesInPython):
+        one = kind(tuple(bounds), [0] * (len(bounds) + 1), [None] * (len(bounds) + 1))
+        for now, value in enumerate(values):
+            one.add(value, (7, 8) if seen else None, now)
+        series.append((one.counts, one.exemplars, one.sum, one.count, tuple(one.bounds)))
+    assert repr(series[0]) == repr(series[1])
+
+
+@everything
+@given(
+    st.lists(st.text(max_size=3), max_size=4, unique=True).map(tuple),
+    st.integers(0, 2),
+    st.lists(_scalars, max_size=6).map(tuple),
+    st.dictionaries(st.text(max_size=3), _scalars, max_size=3),
+)
+def test_arguments_by_name(
+    parameters: tuple[str, ...], first: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Keywords win; the caller's dictionary is not the one that is returned."""
+    found = NATIVE.arguments(parameters, first, args, kwargs)
+    assert same(found, seam.arguments_in_python(parameters, first, args, kwargs))
+    assert found is not kwargs
+
+
+@everything
+@given(st.integers(0, (1 << 192) - 1) | st.sampled_from([0, 1 << 64, (1 << 64) - 1]))
+def test_ids_are_never_zero(bits: int) -> None:
+    """Zero means no id to OpenTelemetry."""
+    found = NATIVE.split_ids(bits)
+    assert found == ids.split_ids_in_python(bits)
+    assert all(found)
+
+
+def test_a_context_with_another_item_is_new() -> None:
+    """Of OpenTelemetry's own kind, which refuses to be changed."""
+    for context in (Context(), Context({"a": 1})):
+        found = NATIVE.with_item(Context, context, "k", 2)
+        assert found == opening.with_item_in_python(Context, context, "k", 2)
+        assert type(found) is Context
+        assert "k" not in context
+
+
+@pytest.mark.parametrize("name", sorted(vars(NATIVE)) if NATIVE is not None else [])
+def test_nonsense_is_refused_and_never_crashes(name: str) -> None:
+    """Wrong numbers and kinds of arguments raise; the process lives."""
+    function = getattr(NATIVE, name)
+    if not callable(function) or name.startswith("__"):
+        return
+    odd: list[Any] = [None, 1, "x", (), [], {}, object(), (1, 2, 3), (None,) * 4]
+    for count in range(8):
+        for value in odd:
+            outcome(function, *[value] * count)
+            outcome(function, *[{}, *[value] * count])
+
+
+def test_switched_off_the_twins_run() -> None:
+    """`NEURONSCOPE_NATIVE=false`: same names, all in Python, and `describe` says why."""
+    script = (
+        "from neuronscope import compiled\n"
+        "from neuronscope.engine import content, sizes\n"
+        "print(compiled.describe(), content._mask is content.mask_in_python,"
+        " sizes.attributes_bytes is sizes.attributes_bytes_in_python)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, compiled.SWITCH: "false"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert run.stdout.strip() == "Python (NEURONSCOPE_NATIVE switches it off) True True"
