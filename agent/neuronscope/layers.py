@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import FunctionType
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -502,6 +503,8 @@ def model_name(model: Any) -> str:
     path = getattr(config, "_name_or_path", None) or getattr(model, "model_name_or_path", None)
     if isinstance(path, str) and path:
         return name_from_path(path)
+    if isinstance(model, FunctionType):
+        return model.__name__
     return type(model).__name__
 
 
