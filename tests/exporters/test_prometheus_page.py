@@ -32,7 +32,7 @@ from neuronscope.signals import names
 from neuronscope.signals.records import MetricFamily, MetricPoint, MetricsSnapshot
 from neuronscope_exporters.prometheus import MetricsCollector, PrometheusExporter, create, parse_address
 from neuronscope_exporters.prometheus import server as server_module
-from neuronscope_exporters.prometheus.page import MetricsPage, label_name
+from neuronscope_exporters.prometheus.page import MetricsPage
 from neuronscope_exporters.prometheus.server import render
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
@@ -159,7 +159,7 @@ def test_labels_that_fall_together_are_joined() -> None:
 )
 def test_label_names_are_in_prometheus_alphabet(key: str, expected: str) -> None:
     """Letters, digits and underscores; no leading digit, nothing reserved."""
-    assert label_name(key) == expected
+    assert names.prometheus_label(key) == expected
     assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", expected)
 
 

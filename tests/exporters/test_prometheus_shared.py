@@ -58,7 +58,8 @@ with share._locked():
         signal.pause()
 signal.alarm(30)
 try:
-    print(len(share.collect().families))
+    share.collect()
+    print("made")
 finally:
     os.kill(child, signal.SIGKILL)
 """
@@ -141,10 +142,36 @@ def test_files_added_up_but_not_deleted_count_once(tmp_path: Path) -> None:
     assert not file.exists()
 
 
+def test_ended_processes_leave_a_bounded_number_of_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that come and go have different rare values each; beyond the limit they are one."""
+    monkeypatch.setattr("neuronscope_exporters.prometheus.shared.MAX_ENDED", 3)
+    for number in range(6):
+        gone = Aggregator()
+        for route in ("/a", "/b", f"/{number}"):
+            gone.observe(names.HTTP_DURATION, 0.02, ((names.HTTP_ROUTE, route),))
+        Share(tmp_path, gone.collect).write()
+        (mine,) = (path for path in tmp_path.glob(f"{os.getpid()}-*.metrics"))
+        mine.rename(tmp_path / f"1-{number}.metrics")  # of a process that was never there
+        Share(tmp_path, Aggregator().collect).collect()
+    (family,) = (
+        each
+        for each in Share(tmp_path, Aggregator().collect).collect().families
+        if each.metric is names.HTTP_DURATION
+    )
+    told = {
+        dict(point.labels)[names.HTTP_ROUTE]: point.value.count
+        for point in family.points
+        if isinstance(point.value, HistogramValue)
+    }
+    assert told == {"/a": 6, "/b": 6, "/0": 1, "other": 5}
+
+
 def test_a_fork_while_a_page_is_made_stops_no_other_page(tmp_path: Path) -> None:
     """A prefork master that serves the page starts a worker: the worker holds nothing of it."""
     done = programs.run(FORKING, str(tmp_path), prelude="")
-    assert (done.code, done.output.strip()) == (0, "1"), done.errors
+    assert (done.code, done.output.strip()) == (0, "made"), done.errors
 
 
 def test_a_damaged_or_foreign_file_costs_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from neuronscope import native
+from neuronscope.engine.cardinality import OTHER
 from neuronscope.signals.names import METRICS, Instrument, Metric
 from neuronscope.signals.records import (
     Exemplar,
@@ -36,6 +37,8 @@ from neuronscope_exporters.prometheus.page import Labels, Snapshot
 SUFFIX: Final = ".metrics"
 ENDED: Final = f"ended{SUFFIX}"
 LOCK: Final = ".lock"
+# Series of a metric that ended processes may leave behind: each had its own most frequent values of labels.
+MAX_ENDED: Final = 250
 # Gauges that say how much of something there is, are added up; shares and states are not.
 _ADDED: Final = ("s", "By")
 
@@ -119,7 +122,7 @@ class Share:
                 gone.append((path, _only_sums(stored)))
         if gone:
             parts = [stored for _, stored in gone]
-            total = _stored(_sum(parts if total is None else [total, *parts]))
+            total = _stored(_sum([*_bounded(parts if total is None else [total, *parts])]))
             total = msgspec.structs.replace(total, contains=tuple(path.name for path, _ in gone))
             _replace(self._folder / ENDED, total)
             for path, _ in gone:
@@ -201,6 +204,30 @@ def _only_sums(stored: Stored) -> Stored:
         if name in METRICS and METRICS[name].instrument is Instrument.COUNTER
     }
     return Stored(counters, stored.histograms, stored.start_unix_ns, stored.time_unix_ns)
+
+
+def _bounded(parts: Sequence[Stored]) -> Iterator[Stored]:
+    """The parts, with `other` for all label sets of a metric beyond as many as may be left behind."""
+    kept: dict[str, set[Labels]] = {}
+    for part in parts:
+        yield msgspec.structs.replace(
+            part,
+            numbers={
+                name: [(_bound(kept.setdefault(name, set()), labels), value) for labels, value in series]
+                for name, series in part.numbers.items()
+            },
+            histograms={
+                name: [(_bound(kept.setdefault(name, set()), labels), value) for labels, value in series]
+                for name, series in part.histograms.items()
+            },
+        )
+
+
+def _bound(kept: set[Labels], labels: Labels) -> Labels:
+    if labels not in kept and len(kept) >= MAX_ENDED:
+        labels = tuple((label, OTHER) for label, _ in labels)
+    kept.add(labels)
+    return labels
 
 
 def _sum(parts: Sequence[Stored]) -> MetricsSnapshot:
