@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any
 
 from neuronscope.exporters import registry
-from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
+from neuronscope.signals.records import Attributes, LayerRecord, LogRecord, SpanEvent, SpanRecord
 from neuronscope.signals.views import LLMSpan, RetrievalSpan, llm_spans, retrieval_spans
 
 
@@ -34,6 +34,7 @@ class Artifact:
         telemetry: spans and layer records.
         resources: OTel resource attributes of the processes that recorded it.
         services: name of the service that made a span, by (trace id, span id), where known.
+        logs: log records: events of calls with their content, and what the services logged, by time.
         events: what the agents told about themselves: changes of fidelity, coverage, measured overhead.
         damage: what a file could not give back, in words; empty for a sound one.
     """
@@ -44,6 +45,7 @@ class Artifact:
     damage: Sequence[str] = ()
     path: str | None = None
     events: Sequence[SpanEvent] = ()
+    logs: Sequence[LogRecord] = ()
 
     @cached_property
     def llm_spans(self) -> list[LLMSpan]:
@@ -59,7 +61,9 @@ class Artifact:
         """Write the recording to a `.nsz` file, atomically."""
         resource: Attributes = self.resources[0] if self.resources else {}
         telemetry = self.telemetry
-        registry.nsz("write")(path, telemetry.spans, telemetry.layer_snapshots, resource, self.events)
+        registry.nsz("write")(
+            path, telemetry.spans, telemetry.layer_snapshots, resource, self.events, self.logs
+        )
 
 
 def load(path: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Artifact:
@@ -85,6 +89,7 @@ def load(path: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Artifact:
         damage=tuple(in_words(file.damage)),
         path=str(path) if isinstance(path, str | PathLike) else None,
         events=tuple(file.events),
+        logs=tuple(file.logs),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a scope records: the spans and layer records that belong to it, within a byte limit."""
+"""What a scope records: the spans, layer records and log records that belong to it, within a byte limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from neuronscope import native
 from neuronscope.engine.guard import GUARD
-from neuronscope.signals.records import Fidelity, LayerRecord, SpanEvent, SpanRecord
+from neuronscope.signals.records import Fidelity, LayerRecord, LogRecord, SpanEvent, SpanRecord
 
 if TYPE_CHECKING:
     from neuronscope.engine.span import LightSpan
@@ -41,6 +41,7 @@ class Recording:
         self._lock = native.new_lock()
         self._spans: list[SpanRecord] = []
         self._layers: list[LayerRecord] = []
+        self._logs: list[LogRecord] = []
         self._events: list[SpanEvent] = []
         self._cleanup: list[Callable[[], None]] = []
         self._probed: list[weakref.ref[Any]] = []
@@ -67,6 +68,13 @@ class Recording:
         if self.parent is not None:
             self.parent.add_layer(record)
 
+    def add_log(self, record: LogRecord) -> None:
+        """Take a log record: an event of a call, or what the service logged."""
+        with self._lock:
+            self._logs.append(record)
+        if self.parent is not None:
+            self.parent.add_log(record)
+
     def add_event(self, event: SpanEvent) -> None:
         """Take something that the agent tells about itself."""
         with self._lock:
@@ -78,6 +86,11 @@ class Recording:
         """What the agent told about itself, in order."""
         with self._lock:
             return list(self._events)
+
+    def logs(self) -> list[LogRecord]:
+        """The log records so far, by time."""
+        with self._lock:
+            return sorted(self._logs, key=lambda record: record.time_unix_ns)
 
     def has_room(self, nbytes: int) -> bool:
         """Would a tensor of this size be kept?"""

@@ -22,9 +22,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 from opentelemetry.trace import StatusCode
 
-from neuronscope.engine.sizes import span_bytes
+from neuronscope.engine.sizes import log_bytes, span_bytes
 from neuronscope.signals import names
-from neuronscope.signals.records import Attributes, Batch, LayerRecord, SpanRecord
+from neuronscope.signals.records import Attributes, Batch, LayerRecord, LogRecord, SpanRecord
 
 # A trace whose root does not end is decided without it after so many seconds, or beyond so many bytes.
 ROOT_WAIT_S: Final = 30.0
@@ -84,14 +84,15 @@ class RollingQuantile:
 
 
 class _Held:
-    """The part of a trace that has come and is not decided yet."""
+    """The part of a trace that has come and is not decided yet; or what is to be written."""
 
-    __slots__ = ("layers", "nbytes", "reason", "since", "spans", "tokens")
+    __slots__ = ("layers", "logs", "nbytes", "reason", "since", "spans", "tokens")
 
     def __init__(self, since: float) -> None:
         self.since = since
         self.spans: list[SpanRecord] = []
         self.layers: list[LayerRecord] = []
+        self.logs: list[LogRecord] = []
         self.nbytes = 0
         self.tokens = 0
         self.reason = ""
@@ -110,7 +111,7 @@ class TailSampler:
 
     Attributes:
         kept: units kept, by reason.
-        left_out: units that were not, by ``unit``, ``span`` and ``layer``.
+        left_out: units that were not, by ``unit``, ``span``, ``layer`` and ``log``.
     """
 
     def __init__(
@@ -133,28 +134,31 @@ class TailSampler:
         for event in batch.events:
             if event.name == DRIFT_EVENT:
                 self._drift = bool(event.attributes.get("active"))
-        spans: list[SpanRecord] = []
-        layers: list[LayerRecord] = []
+        kept = _Held(now)
         for layer in batch.layers:
             if layer.trace_id is None:
-                layers.append(layer)  # in no trace: nothing to decide it by
+                kept.layers.append(layer)  # in no trace: nothing to decide it by
             else:
                 self._hold_layer(layer, layer.trace_id, now)
+        for log in batch.logs:
+            if log.trace_id:
+                self._hold(log.trace_id, now, log_bytes(log)).logs.append(log)
+            else:
+                kept.logs.append(log)
         for span in batch.spans:
             held = self._hold_span(span, now)
             if _is_root(span):
-                self._decide(span.trace_id, held, span, spans, layers)
+                self._decide(span.trace_id, held, span, kept)
         for trace_id, held in self._overdue(now):
-            self._decide(trace_id, held, None, spans, layers)
-        return replace(batch, spans=spans, layers=layers)
+            self._decide(trace_id, held, None, kept)
+        return replace(batch, spans=kept.spans, layers=kept.layers, logs=kept.logs)
 
     def rest(self, batch: Batch) -> Batch:
         """Decide everything that is still held: the process ends."""
-        spans: list[SpanRecord] = []
-        layers: list[LayerRecord] = []
+        kept = _Held(0.0)
         for trace_id, held in list(self._held.items()):
-            self._decide(trace_id, held, None, spans, layers)
-        return replace(batch, spans=spans, layers=layers)
+            self._decide(trace_id, held, None, kept)
+        return replace(batch, spans=kept.spans, layers=kept.layers, logs=kept.logs)
 
     def random(self, trace_id: int) -> bool:
         """Is this trace in the random share?  Independent of what a head sampler makes of the id."""
@@ -234,27 +238,22 @@ class TailSampler:
             reason = "drift"
         return reason or (RANDOM if self.random(trace_id) else "")
 
-    def _decide(
-        self,
-        trace_id: int,
-        held: _Held,
-        root: SpanRecord | None,
-        spans: list[SpanRecord],
-        layers: list[LayerRecord],
-    ) -> None:
+    def _decide(self, trace_id: int, held: _Held, root: SpanRecord | None, kept: _Held) -> None:
+        """Add a unit to what is kept, or count it as left out."""
         del self._held[trace_id]
         self._bytes -= held.nbytes
         reason = self._why(trace_id, held, root)
         if not reason:
-            self.left_out.update(unit=1, span=len(held.spans), layer=len(held.layers))
+            self.left_out.update(unit=1, span=len(held.spans), layer=len(held.layers), log=len(held.logs))
             return
         self.kept[reason] += 1
         told: dict[str, Any] = {
             names.SAMPLING_WEIGHT: 1.0 / self.share if reason == RANDOM else 1.0,
             names.SAMPLING_REASON: reason,
         }
-        spans.extend(replace(span, attributes={**span.attributes, **told}) for span in held.spans)
-        layers.extend(held.layers)
+        kept.spans.extend(replace(span, attributes={**span.attributes, **told}) for span in held.spans)
+        kept.layers.extend(held.layers)
+        kept.logs.extend(held.logs)
 
 
 def _of(quantiles: dict[str, RollingQuantile], key: str, quantile: float) -> RollingQuantile | None:

@@ -153,7 +153,10 @@ class Scope:
         record = self.recording
         ENGINE.drain()
         return Artifact(
-            Telemetry(record.spans(), record.layers()), (dict(ENGINE.resource()),), events=record.events()
+            Telemetry(record.spans(), record.layers()),
+            (dict(ENGINE.resource()),),
+            events=record.events(),
+            logs=record.logs(),
         )
 
     def save(self, path: str | PathLike[str]) -> Artifact:

@@ -192,7 +192,8 @@ def test_layers_without_a_trace_are_kept_and_left_out_units_are_counted() -> Non
     kept = offer(sampler, span(trace_id, parent=9, remote=True), layers=[layer(None), layer(trace_id)])
     assert len(kept.layers) == 1
     assert not kept.spans
-    assert sampler.facts() == {"share": 0.0, "left_out.unit": 1, "left_out.span": 1, "left_out.layer": 1}
+    left_out = {"left_out.unit": 1, "left_out.span": 1, "left_out.layer": 1, "left_out.log": 0}
+    assert sampler.facts() == {"share": 0.0, **left_out}
 
 
 def test_the_rolling_quantile_follows_and_forgets() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import struct
 import zlib
@@ -20,7 +21,9 @@ from neuronscope.exceptions import NszError
 from neuronscope.signals.records import LayerRecord, SpanEvent, SpanRecord
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope_exporters import nsz
-from neuronscope_exporters.nsz import chunkfile, documents, layout
+from neuronscope_exporters.nsz import assembly, chunkfile, codec, documents, layout
+from neuronscope_exporters.nsz.assembly import OpenChunk
+from neuronscope_exporters.nsz.layout import ChunkClass, Topic
 
 
 def span(number: int, **attributes: Any) -> SpanRecord:
@@ -254,10 +257,39 @@ def test_a_newer_major_version_is_refused_a_newer_minor_one_read(
     monkeypatch.setattr(layout, "VERSION", "1.7")
     nsz.write(tmp_path / "minor.nsz", [span(0)], [], {})
     assert len(nsz.read(tmp_path / "minor.nsz").spans) == 1
+    file = chunkfile.ChunkFile(
+        tmp_path / "future.nsz", [{}], compress_tensors=False, segment=0, previous_segment=None
+    )
+    chunk = OpenChunk(layout.channel(9, 0, "nsz/future", "json"))
+    chunk.add(9, 2, 5, b'{"unknown": []}')
+    known = json.loads(codec.encode_span(span(1)))
+    chunk.add(Topic.SPAN, 3, 5, json.dumps({**known, "unknown": {"deep": [1]}}).encode())
+    file.append(ChunkClass.SMALL, chunk.body, chunk.last, chunk.index)
+    file.finish(sync=False)
+    file.close()
+    for finished in (True, False):
+        if not finished:
+            data = (tmp_path / "future.nsz").read_bytes()
+            (tmp_path / "future.nsz").write_bytes(data[:-8])
+        future = nsz.read(tmp_path / "future.nsz")
+        assert future.spans == [span(1)]
+        assert not future.damage or not finished
     monkeypatch.setattr(layout, "VERSION", "2.0")
     nsz.write(tmp_path / "major.nsz", [span(0)], [], {})
     with pytest.raises(NszError, match=r"version 2\.0; this reader knows 1\.x"):
         nsz.read(tmp_path / "major.nsz")
+    monkeypatch.undo()
+    manifest = assembly.new_manifest
+
+    def demanding(*arguments: Any) -> documents.ManifestDocument:
+        made = manifest(*arguments)
+        made.features_required = ["telepathy"]
+        return made
+
+    monkeypatch.setattr(chunkfile, "new_manifest", demanding)
+    nsz.write(tmp_path / "features.nsz", [span(0)], [], {})
+    with pytest.raises(NszError, match="does not know: telepathy"):
+        nsz.read(tmp_path / "features.nsz")
 
 
 def test_more_modules_than_channels_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
 from neuronscope_exporters import nsz
 from tinynsz import TinyFile, plain
 
@@ -48,6 +48,11 @@ def test_a_golden_file_reads_as_what_was_written(path: Path) -> None:
     assert [resource["service.name"] for _, resource in file.spans_with_resource] == ["rag", "rag", "model"]
     for layer, wanted in zip(file.layers, MAKE.layers(MAKE.rows_of(path)), strict=True):
         same_layer(layer, wanted)
+    logs: list[LogRecord] = MAKE.logs() if file.manifest.version >= "1.2" else []
+    assert file.logs == logs
+    assert [resource["service.name"] for _, resource in file.logs_with_resource] == ["rag", "model"][
+        : len(logs)
+    ]
     assert [event.name for event in file.events] == ["governor.reduced"]
     assert not file.damage
 
@@ -86,12 +91,23 @@ def test_a_reader_written_from_the_document_alone_agrees(path: Path) -> None:
             dtype, shape, data = tiny.tensor(found)
             assert (dtype, tuple(shape)) == (layer.tensor.dtype, layer.tensor.shape)
             assert data == layer.tensor.numpy().tobytes()
+    for found, log in zip(tiny.logs, ours.logs, strict=True):
+        assert int(found["timeUnixNano"]) == log.time_unix_ns
+        assert (found.get("eventName", ""), found["severityNumber"]) == (log.event_name, log.severity)
+        assert plain(found.get("body", {})) == log.body
+        assert {pair["key"] for pair in found.get("attributes", [])} == log.attributes.keys()
     assert [event["name"] for event in tiny.events] == [event.name for event in ours.events]
 
 
 def test_the_golden_files_are_all_there() -> None:
     """Nobody deletes one."""
-    assert {path.stem for path in FILES} >= {"v1.0-finished", "v1.0-unfinished", "v1.0-parts", "v1.1-planes"}
+    assert {path.stem for path in FILES} >= {
+        "v1.0-finished",
+        "v1.0-unfinished",
+        "v1.0-parts",
+        "v1.1-planes",
+        "v1.2-finished",
+    }
 
 
 def test_the_document_s_reader_goes_on_after_damage(tmp_path: Path) -> None:

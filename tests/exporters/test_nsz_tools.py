@@ -72,7 +72,7 @@ def test_check_of_a_sound_file(recording: Path) -> None:
     """Exit code 0, and what is in it."""
     done = run("check", recording)
     assert done.exit_code == 0
-    assert "6 spans, 3 layer records, 3 full tensors, 1 events" in done.output
+    assert "6 spans, 3 layer records, 3 full tensors, 0 log records, 1 events" in done.output
 
 
 def test_check_names_what_is_missing(recording: Path) -> None:

@@ -63,9 +63,10 @@ def read_everything() -> None:
     """Whatever a user could ask of a file."""
     try:
         file = nsz.NszFile(FILE, LIMITS)
-        _ = file.spans, file.events, file.span_heads, file.damage
+        _ = file.spans, file.logs, file.events, file.span_heads, file.damage
         file.find_spans(span_id=1, start=5)
         file.find_layers("l*", step=0)
+        file.find_logs("e", span_id=1)
         layers = file.layers
     except NszError:
         return

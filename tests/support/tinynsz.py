@@ -27,7 +27,7 @@ class TinyFile:
 
     Attributes:
         manifest: the first sound checkpoint's.
-        spans, layers, events: JSON documents, in the order of the file.
+        spans, layers, logs, events: JSON documents, in the order of the file.
         chunks: offsets of sound chunks.
         lost_chunks: gaps in their numbers.
     """
@@ -37,6 +37,7 @@ class TinyFile:
         self.manifest: dict[str, Any] = {}
         self.spans: list[dict[str, Any]] = []
         self.layers: list[dict[str, Any]] = []
+        self.logs: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self.chunks: list[int] = []
         self.lost_chunks = 0
@@ -111,6 +112,8 @@ class TinyFile:
                 self.layers.append(json.loads(data))
             elif channel == 5:
                 self.events.append(json.loads(data))
+            elif channel == 7:
+                self.logs.append(json.loads(data))
 
     def tensor(self, layer: dict[str, Any]) -> tuple[str, list[int], bytes]:
         """(element type, shape, bytes) of the tensor that an `nsz/tensor_ref` points to."""

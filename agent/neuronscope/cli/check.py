@@ -75,6 +75,7 @@ def _result(report: Any) -> dict[str, Any]:
         "spans": report.spans,
         "layers": report.layers,
         "tensors": report.tensors,
+        "logs": report.logs,
         "events": report.events,
         "damaged_bytes": damage.bytes,
         "damaged_stretches": damage.stretches,
@@ -113,7 +114,7 @@ def _print(console: Console, result: dict[str, Any]) -> None:
         lines.append(
             f"version {result['version'] or '?'}, {result['bytes']:,} bytes, {result['chunks']} chunks: "
             f"{result['spans']} spans, {result['layers']} layer records, {result['tensors']} full tensors, "
-            f"{result['events']} events{unfinished}"
+            f"{result['logs']} log records, {result['events']} events{unfinished}"
         )
         lines += result["reasons"]
         if result["lost_chunks"]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import track
 
@@ -17,7 +19,7 @@ from neuronscope.cli.export_files import FORMATS, write_files
 from neuronscope.exceptions import ConfigError
 from neuronscope.exporters import BUILT_IN, Exporter, ExporterContext, registry
 from neuronscope.settings import Settings
-from neuronscope.signals.records import Attributes, Batch, MetricsSnapshot, SpanRecord
+from neuronscope.signals.records import Attributes, Batch, LogRecord, MetricsSnapshot, SpanRecord
 
 # What is handed over before we wait for it to arrive: the exporter's own queue is bounded.
 CHUNK: Final = 2_000
@@ -25,20 +27,18 @@ CHUNK: Final = 2_000
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the spans: items by outcome, losses by reason."""
+    """What became of spans and log records: by item, the losses by reason."""
 
-    exported: int = 0
-    lost: dict[str, int] = field(default_factory=dict[str, int])
+    exported: Counter[str] = field(default_factory=Counter[str])
+    lost: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
 
     def count_exported(self, item: str, n: int) -> None:
         """For the exporter."""
-        if item == "span":
-            self.exported += n
+        self.exported[item] += n
 
     def count_lost(self, item: str, reason: str, n: int) -> None:
         """For the exporter."""
-        if item == "span":
-            self.lost[reason] = self.lost.get(reason, 0) + n
+        self.lost.setdefault(item, Counter())[reason] += n
 
 
 @click.command()
@@ -62,13 +62,14 @@ def export(
     timeout: float,
     format_: str,
 ) -> None:
-    """Write recordings in another format, or send their spans to a collector.
+    """Write recordings in another format, or send them to a collector.
 
     otlp-json: lines for the Collector's otlpjsonfile receiver; perfetto: a trace for ui.perfetto.dev;
-    parquet: tables for SQL; safetensors: the full tensors; otlp: spans with their own times, ids, resources.
+    parquet: tables for SQL; safetensors: the full tensors; otlp: spans and log records with their own times,
+    ids, resources.
 
     Spans that were not sampled stay where they are.  Sending a recording twice gives a collector the same
-    spans twice, under the same ids.  The exit code is 1 if a span did not arrive.
+    spans twice, under the same ids.  The exit code is 1 if something did not arrive.
     """
     if target != "otlp":
         write_files(paths, target, out, force=force, format_=format_)
@@ -78,11 +79,15 @@ def export(
         otlp_endpoint=otlp_endpoint, otlp_foreign_spans=include_foreign or None, metrics_exporter="none"
     )
     tally = Tally()
-    chunks = list(_chunks(_wanted(recording.spans, include_foreign), recording.resource_of))
+    spans = _wanted(recording.spans, include_foreign)
+    chunks = [
+        *_chunks("spans", [(span, recording.resource_of(span)) for span in spans]),
+        *_chunks("logs", recording.logs_with_resource),
+    ]
     console = Console(stderr=True)
     shown = track(chunks, "sending", console=console, disable=not console.is_terminal or format_ == "json")
-    for resource, spans in shown:
-        _send(settings, resource, spans, timeout, tally)
+    for batch in shown:
+        _send(settings, batch, timeout, tally)
     _tell(tally, recording, format_)
     if tally.lost:
         sys.exit(1)
@@ -92,23 +97,22 @@ def _wanted(spans: Sequence[SpanRecord], include_foreign: bool) -> list[SpanReco
     return [span for span in spans if span.trace_flags & 1 and (include_foreign or not span.foreign)]
 
 
-def _chunks(spans: Sequence[SpanRecord], resource_of: Any) -> Iterator[tuple[Attributes, list[SpanRecord]]]:
-    """Spans by the process that made them, a few at a time."""
-    groups: dict[str, tuple[Attributes, list[SpanRecord]]] = {}
-    for span in spans:
-        resource: Mapping[str, Any] = resource_of(span)
+def _chunks(
+    kind: str, records: Iterable[tuple[SpanRecord, Attributes]] | Iterable[tuple[LogRecord, Attributes]]
+) -> Iterator[Batch]:
+    """Records by the process that made them, a few at a time."""
+    groups: dict[str, tuple[Attributes, list[Any]]] = {}
+    for record, resource in records:
         key = json.dumps(dict(resource), sort_keys=True, default=str)
-        groups.setdefault(key, (resource, []))[1].append(span)
+        groups.setdefault(key, (resource, []))[1].append(record)
     for resource, group in groups.values():
         for start in range(0, len(group), CHUNK):
-            yield resource, group[start : start + CHUNK]
+            yield replace(Batch(resource), **{kind: tuple(group[start : start + CHUNK])})
 
 
-def _send(
-    settings: Settings, resource: Attributes, spans: list[SpanRecord], timeout_s: float, tally: Tally
-) -> None:
-    exporter = _exporter(settings, resource, tally)
-    exporter.export(Batch(resource, tuple(spans)))
+def _send(settings: Settings, batch: Batch, timeout_s: float, tally: Tally) -> None:
+    exporter = _exporter(settings, batch.resource, tally)
+    exporter.export(batch)
     exporter.flush(timeout_s)
     exporter.shutdown(1.0)
 
@@ -128,10 +132,17 @@ def _exporter(settings: Settings, resource: Attributes, tally: Tally) -> Exporte
 
 def _tell(tally: Tally, recording: Any, format_: str) -> None:
     if format_ == "json":
-        click.echo(json.dumps({"exported": tally.exported, "lost": tally.lost}))
+        told = {
+            item: {"exported": tally.exported[item], "lost": dict(tally.lost.get(item, Counter()))}
+            for item in ("span", "log")
+        }
+        click.echo(json.dumps({**told["span"], "logs": told["log"]}))
         return
-    click.echo(f"{tally.exported} spans sent")
-    for reason, count in sorted(tally.lost.items()):
-        click.echo(f"{count} lost: {reason}", err=True)
+    click.echo(f"{tally.exported['span']} spans sent")
+    if recording.logs:
+        click.echo(f"{tally.exported['log']} of {len(recording.logs)} log records sent")
+    for item, reasons in sorted(tally.lost.items()):
+        for reason, count in sorted(reasons.items()):
+            click.echo(f"{count} × {item} lost: {reason}", err=True)
     for line in recording.damage.reasons:
         click.echo(f"damaged: {line}", err=True)

@@ -15,7 +15,7 @@ from neuronscope.exporters import registry
 _PACKAGE: Final = "neuronscope_exporters.nsz.export"
 # Format -> (function, what it counts, default name of the output).
 FORMATS: Final = {
-    "otlp-json": ("otlp_json:to_otlp_json", "spans", "spans.jsonl"),
+    "otlp-json": ("otlp_json:to_otlp_json", "records", "records.jsonl"),
     "perfetto": ("perfetto:to_perfetto", "events", "trace.json"),
     "parquet": ("parquet:to_parquet", "rows", "parquet"),
     "safetensors": ("tensors_dir:to_safetensors", "tensors", "tensors"),

@@ -92,7 +92,8 @@ def show(
     all_layers: bool = False,
 ) -> None:
     """Print an artifact's traces as trees."""
-    found = traces(artifact.telemetry.spans, artifact.telemetry.layer_snapshots, artifact.services)
+    records = artifact.telemetry
+    found = traces(records.spans, records.layer_snapshots, artifact.services, artifact.logs)
     if trace_id is not None:
         found = [trace for trace in found if f"{trace.trace_id:032x}".startswith(trace_id.lower())]
     for trace in found[-last:] if last else found:

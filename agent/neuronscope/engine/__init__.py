@@ -336,7 +336,10 @@ class Engine(Calls):
         policy = self._policy
         if kind is LogItem:
             self.steward.ledger.span(None, "logging", item.hot_ns)
-            return policy.apply_to_log(item.record())
+            log = policy.apply_to_log(item.record())
+            if item.recording is not None:
+                item.recording.add_log(log)
+            return log
         if kind is LightSpan:
             if item.model_call is not None and item.foreign is None:
                 item.own = {**(item.own or {}), **item.model_call.attributes()}

@@ -80,9 +80,14 @@ class Events:
             return
         operation = call.snapshot.endpoint.operation
         if call.failure is not None and operation is not Operation.STORE:
-            self._emit(_event(names.OPERATION_EXCEPTION, record, self._exception(call.failure, record)))
+            self._tell(span, _event(names.OPERATION_EXCEPTION, record, self._exception(call.failure, record)))
         if self._details and operation in INFERENCE:
-            self._emit(_event(names.INFERENCE_DETAILS, record, self._content(span, record)))
+            self._tell(span, _event(names.INFERENCE_DETAILS, record, self._content(span, record)))
+
+    def _tell(self, span: LightSpan, event: LogRecord) -> None:
+        self._emit(event)
+        if span.recording is not None:
+            span.recording.add_log(event)
 
     def _exception(self, failure: Failure, record: SpanRecord) -> Mapping[str, LogValue]:
         attributes: dict[str, Any] = {

@@ -20,6 +20,7 @@ class LogItem(Struct, frozen=True):
         attributes: the `extra` fields, and what is told of an exception.
         trace_id: in hex; ``"0"`` without a span.
         hot_ns: what it cost the service's thread.
+        recording: the scope's in which it was logged, if it was in one.
     """
 
     message: str
@@ -33,6 +34,7 @@ class LogItem(Struct, frozen=True):
     sampled: bool
     hot_ns: int
     attributes: dict[str, Any] | None = None
+    recording: Any = None
 
     @property
     def nbytes(self) -> int:

@@ -27,6 +27,7 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import type_name
 from neuronscope.engine.logged import LogItem
 from neuronscope.engine.propagation import SUPPRESSING
+from neuronscope.recording import CURRENT
 from neuronscope.settings import Settings
 from neuronscope.signals import names
 
@@ -173,6 +174,7 @@ class LogCapture:
             bool(found.get(SAMPLED)),
             time.perf_counter_ns() - started_ns,
             attributes,
+            CURRENT.get(),
         )
 
     def _exception(self, error: BaseException) -> dict[str, str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec.structs import asdict
 from opentelemetry.trace import SpanKind
 
 from neuronscope.artifact import Artifact
-from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
 from neuronscope.signals.tensors import TensorSummary
 from neuronscope.signals.views import LLMSpan, RetrievalSpan
 
@@ -25,6 +25,7 @@ def document(artifact: Artifact, *, layers: bool = True) -> dict[str, Any]:
         "layer_snapshots": [layer_document(record) for record in artifact.telemetry.layer_snapshots]
         if layers
         else [],
+        "logs": [log_document(log) for log in artifact.logs],
         "events": [
             {
                 "name": event.name,
@@ -116,6 +117,21 @@ def layer_document(record: LayerRecord) -> dict[str, Any]:
     }
 
 
+def log_document(log: LogRecord) -> dict[str, Any]:
+    """One log record."""
+    return {
+        "trace_id": f"{log.trace_id:032x}" if log.trace_id else None,
+        "span_id": f"{log.span_id:016x}" if log.span_id else None,
+        "time_unix_ns": log.time_unix_ns,
+        "severity": log.severity,
+        "severity_text": log.severity_text,
+        "event_name": log.event_name,
+        "body": plain(log.body),
+        "library": log.library,
+        "attributes": plain(log.attributes),
+    }
+
+
 def _told(summary: TensorSummary) -> Iterator[tuple[str, Any]]:
     """The statistics; a histogram and a sketch only where they were asked for."""
     for key, value in asdict(summary).items():
@@ -129,4 +145,8 @@ def plain(value: Any) -> Any:
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, list | tuple):
         return [plain(item) for item in cast("Sequence[object]", value)]
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in cast("Mapping[str, object]", value).items()}
+    if isinstance(value, bytes):
+        return value.hex()
     return value

@@ -16,7 +16,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from neuronscope.exporters import registry
-from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
 from neuronscope.viewer.safe import visible
 from neuronscope.viewer.terminal import print_trace
 from neuronscope.viewer.tree import Trace, traces
@@ -35,6 +35,7 @@ class _Held:
 
     spans: list[SpanRecord] = field(default_factory=list[SpanRecord])
     layers: list[LayerRecord] = field(default_factory=list[LayerRecord])
+    logs: list[LogRecord] = field(default_factory=list[LogRecord])
     services: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
     rooted: bool = False
     last: float = 0.0
@@ -54,13 +55,16 @@ class Unfinished:
     def take(self, arrivals: Iterable[Arrival], now: float) -> None:
         """Add records, each with the resource of its process."""
         for record, resource in arrivals:
-            if not isinstance(record, SpanRecord | LayerRecord) or record.trace_id is None:
+            if not isinstance(record, SpanRecord | LayerRecord | LogRecord) or not record.trace_id:
                 continue
             held = self._held.setdefault(record.trace_id, _Held())
             held.last = now
             self.records += 1
             if isinstance(record, LayerRecord):
                 held.layers.append(record)
+                continue
+            if isinstance(record, LogRecord):
+                held.logs.append(record)
                 continue
             held.spans.append(record)
             held.rooted = held.rooted or record.parent_span_id is None
@@ -80,8 +84,8 @@ class Unfinished:
 
     def _let_go(self, trace_id: int) -> Iterator[Trace]:
         held = self._held.pop(trace_id)
-        self.records -= len(held.spans) + len(held.layers)
-        yield from traces(held.spans, held.layers, held.services)
+        self.records -= len(held.spans) + len(held.layers) + len(held.logs)
+        yield from traces(held.spans, held.layers, held.services, held.logs)
 
 
 def follow(

@@ -27,7 +27,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from neuronscope._version import __version__
 from neuronscope.artifact import Artifact
 from neuronscope.signals import names
-from neuronscope.signals.records import LayerRecord, SpanEvent, SpanRecord
+from neuronscope.signals.records import LayerRecord, LogRecord, SpanEvent, SpanRecord
 from neuronscope.viewer import grids
 from neuronscope.viewer.document import plain
 from neuronscope.viewer.safe import number, visible
@@ -62,7 +62,7 @@ class Limits:
         text: characters of one text.
         all_text: characters of all attributes; after that every text is cut to `short_text`.
         items: elements of one list.
-        events: events of one span, and of the agent.
+        events: events and log records of one span, and of the agent.
     """
 
     spans: int = 50_000
@@ -91,10 +91,13 @@ class _Packer:
         self._numbers: dict[tuple[int, int], int] = {}
         self._text_left = limits.all_text
         self._shortened = 0
+        self._logs: dict[tuple[int, int], list[SpanEvent]] = defaultdict(list)
 
     def pack(self, artifact: Artifact, title: str) -> dict[str, Any]:
         traces = _by_trace(artifact.telemetry.spans)
         kept = self._newest(traces)
+        for log in artifact.logs:
+            self._logs[log.trace_id, log.span_id].append(_as_event(log))
         rows: list[list[Any]] = []
         heads: list[list[Any]] = []
         for trace_id, spans in kept:
@@ -103,6 +106,7 @@ class _Packer:
             rows.extend(self._trace(spans, start, artifact.services, len(rows)))
         packed, missing = self._grids(artifact.telemetry.layer_snapshots, dict(kept))
         agent = self._agent(artifact)
+        logs = sum(map(len, self._logs.values()))
         return {
             "title": self._text(title),
             "version": __version__,
@@ -115,7 +119,7 @@ class _Packer:
             "traces": heads,
             "grids": packed,
             "agent": agent,
-            "notes": list(self._notes(len(artifact.telemetry.spans) - len(rows), missing)),
+            "notes": list(self._notes(len(artifact.telemetry.spans) - len(rows), missing, logs)),
         }
 
     def _newest(self, traces: Sequence[tuple[int, list[SpanRecord]]]) -> list[tuple[int, list[SpanRecord]]]:
@@ -163,14 +167,16 @@ class _Packer:
         return _number_of(shape, self._shapes), [self._value(value) for value in attributes.values()]
 
     def _extra(self, span: SpanRecord, start: int) -> dict[str, Any] | None:
-        if not (span.events or span.links or span.status_message or _dropped(span)):
+        logs = self._logs.pop((span.trace_id, span.span_id), [])
+        if not (span.events or logs or span.links or span.status_message or _dropped(span)):
             return None
         shown = self._limits.events
+        events = sorted([*span.events, *logs], key=lambda event: event.time_unix_ns)
         return {
             "message": self._text(span.status_message or ""),
-            "events": [self._event(event, start) for event in span.events[:shown]],
+            "events": [self._event(event, start) for event in events[:shown]],
             "links": [[f"{link.trace_id:032x}", f"{link.span_id:016x}"] for link in span.links[:shown]],
-            "dropped": _dropped(span) + max(0, len(span.events) - shown) + max(0, len(span.links) - shown),
+            "dropped": _dropped(span) + max(0, len(events) - shown) + max(0, len(span.links) - shown),
         }
 
     def _event(self, event: SpanEvent, start: int) -> list[Any]:
@@ -190,6 +196,8 @@ class _Packer:
             return shown
         if isinstance(value, bool | int | float):
             return plain(value)
+        if isinstance(value, Mapping):  # a message, in an event
+            return self._text(json.dumps(plain(value), ensure_ascii=False, default=str))
         return self._text(repr(value))
 
     def _text(self, text: str, limit: int | None = None) -> str:
@@ -242,7 +250,7 @@ class _Packer:
             "damage": [self._text(line) for line in artifact.damage],
         }
 
-    def _notes(self, spans: int, layer_records: int) -> Iterator[str]:
+    def _notes(self, spans: int, layer_records: int, logs: int) -> Iterator[str]:
         if spans:
             yield f"{spans:,} spans, of the oldest traces, are not in this page. --trace chooses a trace."
         if layer_records:
@@ -250,8 +258,18 @@ class _Packer:
                 f"{layer_records:,} layer records are not in this page: they belong to traces that are not, "
                 "or are too many. --trace chooses a trace."
             )
+        if logs:
+            yield f"{logs:,} log records are not in this page: they belong to no span of it."
         if self._shortened:
             yield f"{self._shortened:,} long texts or lists are shortened; the recording has them in full."
+
+
+def _as_event(log: LogRecord) -> SpanEvent:
+    """A log record as an event of its span, which is how it is shown."""
+    attributes: dict[str, Any] = dict(log.attributes)
+    if log.body is not None:
+        attributes = {"message": log.body, **attributes}
+    return SpanEvent(log.event_name or log.severity_text or "log", log.time_unix_ns, attributes)
 
 
 def _by_trace(spans: Iterable[SpanRecord]) -> list[tuple[int, list[SpanRecord]]]:
@@ -318,7 +336,7 @@ def narrowed(artifact: Artifact, last: int | None, trace_id: str | None) -> Arti
         spans=[span for span in artifact.telemetry.spans if span.trace_id in kept],
         layer_snapshots=[r for r in artifact.telemetry.layer_snapshots if r.trace_id in kept],
     )
-    return replace(artifact, telemetry=telemetry)
+    return replace(artifact, telemetry=telemetry, logs=[log for log in artifact.logs if log.trace_id in kept])
 
 
 def embeddable(data: Mapping[str, Any]) -> str:

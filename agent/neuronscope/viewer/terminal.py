@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from neuronscope.signals import names
-from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
 from neuronscope.viewer.coverage import layer_words
 from neuronscope.viewer.safe import number, visible
 from neuronscope.viewer.tree import Node, Trace
@@ -21,6 +21,8 @@ MAX_LAYERS: Final = 8
 BAR_WIDTH: Final = 16
 MAX_TEXT: Final = 500
 MAX_DEPTH: Final = 30
+_WARN: Final = 13  # OpenTelemetry's severities
+_ERROR: Final = 17
 _KIND_STYLE: Final = {
     SpanKind.SERVER: "bold cyan",
     SpanKind.CLIENT: "bold green",
@@ -39,6 +41,8 @@ def print_trace(console: Console, trace: Trace, *, all_layers: bool = False) -> 
         _add(tree, root, trace.start_unix_ns, max(total, 1), "", all_layers, 0)
     if trace.orphans:
         tree.add(Text(f"{len(trace.orphans)} layer records without a span", style="dim"))
+    for text in _log_lines(trace.logs):
+        tree.add(text)
     console.print(tree)
 
 
@@ -56,7 +60,7 @@ def _add(tree: Tree, node: Node, origin: int, total: int, service: str, all_laye
     branch = tree.add(line)
     for fact in facts(span):
         branch.add(Text(visible(fact, MAX_TEXT), style="dim", no_wrap=True, overflow="ellipsis"))
-    for text in _layer_lines(node.layers, all_layers):
+    for text in (*_layer_lines(node.layers, all_layers), *_log_lines(node.logs)):
         branch.add(text)
     if depth == MAX_DEPTH and node.children:
         branch.add(Text(f"and {sum(1 for _ in _ends(node.children))} spans below", style="dim"))
@@ -170,6 +174,17 @@ def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[T
         )
     if hidden:
         yield Text(f"and {hidden} more layers (--all-layers shows them)", style="dim")
+
+
+def _log_lines(logs: Sequence[LogRecord]) -> Iterator[Text]:
+    """What was logged; events without a message repeat their span."""
+    told = sorted((log for log in logs if log.body is not None), key=lambda log: log.time_unix_ns)
+    for log in told[:MAX_LAYERS]:
+        style = "red" if log.severity >= _ERROR else ("yellow" if log.severity >= _WARN else "dim")
+        words = visible(f"{log.severity_text} {log.body}".strip(), MAX_TEXT)
+        yield Text(words, style=style, no_wrap=True, overflow="ellipsis")
+    if len(told) > MAX_LAYERS:
+        yield Text(f"and {len(told) - MAX_LAYERS} more log records", style="dim")
 
 
 def _bar(span: SpanRecord, origin: int, total: int) -> str:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
 
 
 @dataclass(slots=True)
 class Node:
-    """A span, its children in order of their start, and the layer records taken in it."""
+    """A span, its children in order of their start, and the layer and log records made in it."""
 
     span: SpanRecord
     service: str = ""
     children: list[Node] = field(default_factory=list["Node"])
     layers: list[LayerRecord] = field(default_factory=list[LayerRecord])
+    logs: list[LogRecord] = field(default_factory=list[LogRecord])
 
 
 @dataclass(slots=True)
@@ -24,11 +25,13 @@ class Trace:
 
     Attributes:
         orphans: layer records of this trace whose span is not here.
+        logs: log records of this trace whose span is not here.
     """
 
     trace_id: int
     roots: list[Node] = field(default_factory=list[Node])
     orphans: list[LayerRecord] = field(default_factory=list[LayerRecord])
+    logs: list[LogRecord] = field(default_factory=list[LogRecord])
 
     @property
     def start_unix_ns(self) -> int:
@@ -40,8 +43,9 @@ def traces(
     spans: Sequence[SpanRecord],
     layers: Sequence[LayerRecord] = (),
     services: Mapping[tuple[int, int], str] | None = None,
+    logs: Sequence[LogRecord] = (),
 ) -> list[Trace]:
-    """Arrange spans and layer records into traces, oldest first.
+    """Arrange spans, layer records and log records into traces, oldest first.
 
     Args:
         services: name of the process's service by (trace id, span id), where known.
@@ -63,6 +67,10 @@ def traces(
             holder.layers.append(record)
         elif record.trace_id in found:
             found[record.trace_id].orphans.append(record)
+    for log in logs:
+        place: Node | Trace | None = nodes.get((log.trace_id, log.span_id)) or found.get(log.trace_id)
+        if place is not None:
+            place.logs.append(log)
     for node in nodes.values():
         node.children.sort(key=lambda child: child.span.start_unix_ns)
     for trace in found.values():

@@ -22,6 +22,7 @@ DOCUMENTS: Final[Mapping[Topic, type[documents.Document]]] = {
     Topic.TENSOR_REF: documents.LayerDocument,
     Topic.AGENT: documents.EventDocument,
     Topic.INDEX: documents.IndexDocument,
+    Topic.LOG: documents.LogDocument,
 }
 
 

@@ -91,7 +91,7 @@ def finite(number: float) -> float | str:
     return "Infinity" if number > 0 else "-Infinity"
 
 
-def to_pairs(attributes: Attributes, depth: int = 0) -> list[KeyValue]:
+def to_pairs(attributes: Mapping[str, object], depth: int = 0) -> list[KeyValue]:
     """Attributes as OTLP's list."""
     pairs: list[KeyValue] = []
     for key, value in attributes.items():
@@ -105,6 +105,20 @@ def to_pairs(attributes: Attributes, depth: int = 0) -> list[KeyValue]:
         else:
             pairs.append(KeyValue(key, _to_any(value, depth)))
     return pairs
+
+
+def to_value(value: object) -> AnyValue | None:
+    """One value; None for none."""
+    return None if value is None else _to_any(value)
+
+
+def from_value(value: AnyValue | None) -> Any:
+    """What `to_value` was given; sequences come back as tuples.
+
+    Raises:
+        NszError: a value that makes no sense.
+    """
+    return None if value is None else _from_any(value)
 
 
 def number(value: float | str) -> float:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from neuronscope.exceptions import NszError
-from neuronscope.signals.records import LayerRecord, SpanEvent, SpanRecord
+from neuronscope.signals.records import LogRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz import documents
 from neuronscope_exporters.nsz.damage import Damage, Limits
-from neuronscope_exporters.nsz.reader import NszFile
+from neuronscope_exporters.nsz.reader import NszFile, Record
 from neuronscope_exporters.nsz.writer import ignore
 
 
@@ -23,7 +23,7 @@ class MissingChunk:
 
     Attributes:
         offset, length: where its record is.
-        kind: ``small`` (spans, summaries, events), ``tensor`` or ``checkpoint``.
+        kind: ``small`` (spans, summaries, log records, events), ``tensor`` or ``checkpoint``.
         first_time, last_time: of its messages, unix ns.
         topics: what it held.
     """
@@ -55,6 +55,7 @@ class Report:
     layers: int = 0
     tensors: int = 0
     events: int = 0
+    logs: int = 0
     damage: Damage = field(default_factory=Damage)
     missing: list[MissingChunk] = field(default_factory=list[MissingChunk])
     bad_tensors: list[str] = field(default_factory=list[str])
@@ -95,9 +96,11 @@ def check(
         file.close()
 
 
-def _count(report: Report, record: SpanRecord | LayerRecord | SpanEvent) -> None:
+def _count(report: Report, record: Record) -> None:
     if isinstance(record, SpanRecord):
         report.spans += 1
+    elif isinstance(record, LogRecord):
+        report.logs += 1
     elif isinstance(record, SpanEvent):
         report.events += 1
         if record.name == "nsz.lost":

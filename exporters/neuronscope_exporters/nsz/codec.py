@@ -1,4 +1,4 @@
-"""Records to JSON and back, exactly: spans, layer records, events, resources."""
+"""Records to JSON and back, exactly: spans, layer records, log records, events, resources."""
 
 from __future__ import annotations
 
@@ -12,16 +12,27 @@ from neuronscope.signals.records import (
     AttributeValue,
     Fidelity,
     LayerRecord,
+    LogRecord,
     SpanEvent,
     SpanLink,
     SpanRecord,
 )
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
-from neuronscope_exporters.nsz.attributes import finite, from_pairs, identifier, integer, number, to_pairs
+from neuronscope_exporters.nsz.attributes import (
+    finite,
+    from_pairs,
+    from_value,
+    identifier,
+    integer,
+    number,
+    to_pairs,
+    to_value,
+)
 from neuronscope_exporters.nsz.documents import (
     EventDocument,
     LayerDocument,
     LinkDocument,
+    LogDocument,
     ResourceDocument,
     ScopeDocument,
     SpanDocument,
@@ -161,6 +172,55 @@ def _link_record(document: LinkDocument) -> SpanLink:
         trace_flags=document.flags & 0xFF,
         dropped_attributes=document.dropped_attributes_count,
     )
+
+
+# --- log records --------------------------------------------------------------------------------
+
+
+def encode_log(log: LogRecord, resource: int = 0) -> bytes:
+    """JSON of a log record; `resource` is its resource's position in the manifest."""
+    document = LogDocument(
+        str(log.time_unix_ns),
+        str(log.observed_unix_ns),
+        int(log.severity),
+        log.severity_text,
+        to_value(log.body),
+        to_pairs(log.attributes),
+        f"{log.trace_id:032x}" if log.trace_id else None,
+        f"{log.span_id:016x}" if log.span_id else None,
+        int(log.trace_flags) & 0xFF,
+        log.event_name,
+        ScopeDocument(log.library, log.library_version),
+        log.dropped_attributes,
+        resource,
+    )
+    return encode(document)
+
+
+def decode_log(data: bytes | memoryview) -> tuple[LogRecord, int]:
+    """(log record, position of its resource in the manifest).
+
+    Raises:
+        NszError: the JSON is no log record.
+    """
+    document = decode(LogDocument, data)
+    scope = document.scope or _NO_SCOPE
+    log = LogRecord(
+        time_unix_ns=integer(document.time_unix_nano),
+        observed_unix_ns=integer(document.observed_time_unix_nano or document.time_unix_nano),
+        severity=document.severity_number,
+        severity_text=document.severity_text,
+        body=from_value(document.body),
+        attributes=from_pairs(document.attributes),
+        trace_id=identifier(document.trace_id, 32) if document.trace_id else 0,
+        span_id=identifier(document.span_id, 16) if document.span_id else 0,
+        trace_flags=document.flags & 0xFF,
+        event_name=document.event_name,
+        library=scope.name,
+        library_version=scope.version,
+        dropped_attributes=document.dropped_attributes_count,
+    )
+    return log, document.resource
 
 
 # --- layers -------------------------------------------------------------------------------------

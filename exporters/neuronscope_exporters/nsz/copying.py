@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from neuronscope.exceptions import NszError
-from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
+from neuronscope.signals.records import Attributes, LayerRecord, LogRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz.attributes import identifier, integer
 from neuronscope_exporters.nsz.damage import Damage
 from neuronscope_exporters.nsz.documents import SpanHead
@@ -29,6 +29,7 @@ def write(
     layers: Iterable[LayerRecord],
     resource: Attributes,
     events: Iterable[SpanEvent] = (),
+    logs: Iterable[LogRecord] = (),
 ) -> None:
     """Write a finished file at once: it is complete under its name, or not there.
 
@@ -42,6 +43,8 @@ def write(
             writer.append_span(span)
         for layer in layers:
             writer.append_layer(layer)
+        for log in logs:
+            writer.append_log(log)
         for event in events:
             writer.append_event(event)
 
@@ -74,7 +77,7 @@ class Part:
     """A part of a recording: what `cut` keeps.
 
     Attributes:
-        start, end: unix ns; spans that overlap [start, end), and layers within.
+        start, end: unix ns; spans that overlap [start, end); layer and log records within.
         trace_id: one trace only.
         span_id: a span and what is below it only.
     """
@@ -91,7 +94,7 @@ def cut(
     part: Part,
     progress: Callable[[int, int], Any] = ignore,
 ) -> Damage:
-    """Copy a part of a recording into a file, the layer records of its spans and their tensors included.
+    """Copy a part of a recording into a file, with its spans' layer records, tensors and log records.
 
     Raises:
         NszError: as `read`; or the part is empty.
@@ -110,7 +113,7 @@ def cut(
             return (record.trace_id, record.span_id) in spans
         if isinstance(record, SpanEvent):
             return everything and part.start <= record.time_unix_ns < part.end
-        mine = everything if record.span_id is None else (record.trace_id, record.span_id) in spans
+        mine = (record.trace_id, record.span_id) in spans if record.span_id else everything
         return mine and part.start <= record.time_unix_ns < part.end
 
     return copy(segments, out, wanted=wanted, progress=progress) + Damage(files=tuple(unreadable))
@@ -181,6 +184,8 @@ def _append(writer: NszWriter, record: Record, resource: int, damaged: list[str]
         writer.append_span(record, resource)
     elif isinstance(record, LayerRecord):
         writer.append_layer(_readable(record, damaged), resource)
+    elif isinstance(record, LogRecord):
+        writer.append_log(record, resource)
     else:
         writer.append_event(record)
 

@@ -1,4 +1,4 @@
-"""The JSON documents of `.nsz`: what a span, a layer record, an event and the manifest look like.
+"""The JSON documents of `.nsz`: what spans, layer and log records, events and the manifest look like.
 
 These classes are the schema: they encode, they decode (and so validate), and their JSON Schema is
 written into the file.  Names and conventions are OTLP/JSON's.
@@ -72,6 +72,33 @@ class EventDocument(Document):
     name: str
     attributes: list[KeyValue] = []
     dropped_attributes_count: int = 0
+
+
+class LogDocument(Document):
+    """A log record under OTLP's names, with its scope; `resource` is ours."""
+
+    time_unix_nano: str
+    observed_time_unix_nano: str = ""
+    severity_number: int = 0
+    severity_text: str = ""
+    body: AnyValue | None = None
+    attributes: list[KeyValue] = []
+    trace_id: str | None = None
+    span_id: str | None = None
+    flags: int = 0
+    event_name: str = ""
+    scope: ScopeDocument | None = None
+    dropped_attributes_count: int = 0
+    resource: int = 0
+
+
+class LogHead(Document):
+    """What selects a log record."""
+
+    time_unix_nano: str
+    trace_id: str | None = None
+    span_id: str | None = None
+    event_name: str = ""
 
 
 class LinkDocument(Document):

@@ -7,7 +7,7 @@ import re
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -123,7 +123,10 @@ class Segments:
 
     def lose(self, batch: Batch, reason: str) -> None:
         """Count a batch as lost."""
-        for item, records in (("span", batch.spans), ("layer", batch.layers), ("event", batch.events)):
+        kinds: dict[str, Sequence[object]] = {
+            "span": batch.spans, "layer": batch.layers, "log": batch.logs, "event": batch.events
+        }  # fmt: skip
+        for item, records in kinds.items():
             if records:
                 self.count_lost(item, reason, len(records))
 
@@ -160,7 +163,7 @@ class NszExporter:
         if self._pid != os.getpid():
             self._pid, self._writer = os.getpid(), None
             self._segments = Segments(self._context, self._directory)
-        if batch.spans or batch.layers or (batch.events and self._writer is not None):
+        if batch.spans or batch.layers or batch.logs or (batch.events and self._writer is not None):
             self._write(batch)
         if self._requests:
             self._answer()
@@ -193,12 +196,7 @@ class NszExporter:
         if writer is None:
             self._segments.lose(batch, "io_error")
             return
-        for span in batch.spans:
-            writer.append_span(span)
-        for layer in batch.layers:
-            writer.append_layer(layer)
-        for event in batch.events:
-            writer.append_event(event)
+        append_batch(writer, batch)
         if self._drops.due():
             self._note_drops(writer)
         writer.flush()
@@ -231,6 +229,18 @@ class NszExporter:
         if self._writer is not None:
             self._segments.finish(self._writer, done)
             self._writer = None
+
+
+def append_batch(writer: NszWriter, batch: Batch) -> None:
+    """Everything of a batch."""
+    for span in batch.spans:
+        writer.append_span(span)
+    for layer in batch.layers:
+        writer.append_layer(layer)
+    for log in batch.logs:
+        writer.append_log(log)
+    for event in batch.events:
+        writer.append_event(event)
 
 
 class Drops:

@@ -16,10 +16,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from neuronscope.engine.sizes import span_bytes
+from neuronscope.engine.sizes import log_bytes, span_bytes
 from neuronscope.exporters import ExporterContext
-from neuronscope.signals.records import Batch, LayerRecord, SpanEvent, SpanRecord
-from neuronscope_exporters.nsz.exporter import Drops, Segments
+from neuronscope.signals.records import Batch, LayerRecord, SpanEvent
+from neuronscope_exporters.nsz.exporter import Drops, Segments, append_batch
 from neuronscope_exporters.nsz.triggers import Trigger, Triggers
 
 LAYER_BYTES: Final = 512  # a layer record without its tensor, or an event
@@ -32,9 +32,7 @@ class _Held:
 
     at: float
     nbytes: int
-    spans: tuple[SpanRecord, ...]
-    layers: tuple[LayerRecord, ...]
-    events: tuple[SpanEvent, ...]
+    batch: Batch
 
 
 class FlightRecorder:
@@ -68,7 +66,7 @@ class FlightRecorder:
         if self._pid != os.getpid():
             self._begin()
         now = time.monotonic()
-        if batch.spans or batch.layers or batch.events:
+        if batch.spans or batch.layers or batch.logs or batch.events:
             self._hold(batch, now)
         fired = [*self._owed, *self._triggers.fired(batch, now)]
         if fired:
@@ -108,19 +106,17 @@ class FlightRecorder:
 
     def _hold(self, batch: Batch, now: float) -> None:
         settings = self._context.settings
-        layers = tuple(batch.layers)
-        events = LAYER_BYTES * len(batch.events)
-        size = events + sum(map(span_bytes, batch.spans)) + sum(map(_layer_bytes, layers))
+        size = _batch_bytes(batch)
         if size > settings.flight_bytes:  # more than fits at all: tensors go first
-            dropped = sum(1 for layer in layers if layer.tensor is not None)
+            dropped = sum(1 for layer in batch.layers if layer.tensor is not None)
             if dropped:
                 self._segments.count_lost("tensor", "flight_full", dropped)
-            layers = tuple([replace(layer, tensor=None) for layer in layers])
-            size = events + sum(map(span_bytes, batch.spans)) + sum(map(_layer_bytes, layers))
+            batch = replace(batch, layers=tuple([replace(layer, tensor=None) for layer in batch.layers]))
+            size = _batch_bytes(batch)
             if size > settings.flight_bytes:
                 self._segments.lose(batch, "flight_full")
                 return
-        self._held.append(_Held(now, size, tuple(batch.spans), layers, tuple(batch.events)))
+        self._held.append(_Held(now, size, batch))
         self._bytes += size
         while self._held and (
             self._bytes > settings.flight_bytes or now - self._held[0].at > settings.flight_s
@@ -140,7 +136,7 @@ class FlightRecorder:
             self._owed = triggers[:_MAX_OWED]
             if last:
                 for held in self._held:
-                    self._segments.lose(Batch({}, held.spans, held.layers, (), held.events), "io_error")
+                    self._segments.lose(held.batch, "io_error")
             return
         self._owed = []
         for trigger in triggers:
@@ -148,13 +144,7 @@ class FlightRecorder:
         for event in self._drops.since(self._segments.lost):
             writer.append_event(event)
         while self._held:
-            held = self._held.popleft()
-            for span in held.spans:
-                writer.append_span(span)
-            for layer in held.layers:
-                writer.append_layer(layer)
-            for event in held.events:
-                writer.append_event(event)
+            append_batch(writer, self._held.popleft().batch)
         self._bytes = 0
         self._segments.finish(writer, done)
 
@@ -167,6 +157,15 @@ class FlightRecorder:
                 tell(str(path))
 
         self._dump([Trigger(reason) for reason, _ in waiting], done)
+
+
+def _batch_bytes(batch: Batch) -> int:
+    return (
+        LAYER_BYTES * len(batch.events)
+        + sum(map(span_bytes, batch.spans))
+        + sum(map(_layer_bytes, batch.layers))
+        + sum(map(log_bytes, batch.logs))
+    )
 
 
 def _layer_bytes(layer: LayerRecord) -> int:

@@ -31,7 +31,7 @@ crc32: Final = _load_crc32()
 
 MAGIC: Final = b"\x89MCAP0\r\n"
 PROFILE: Final = "nsz"
-VERSION: Final = "1.1"
+VERSION: Final = "1.2"
 MAJOR: Final = VERSION.partition(".")[0]
 
 # Tensor bytes start at a multiple of this many bytes from the start of the file.
@@ -82,6 +82,7 @@ class Topic(IntEnum):
     TENSOR_REF = 4
     AGENT = 5
     INDEX = 6
+    LOG = 7
 
 
 TOPIC_NAMES: Final[Mapping[int, str]] = {
@@ -91,6 +92,7 @@ TOPIC_NAMES: Final[Mapping[int, str]] = {
     Topic.TENSOR_REF: "nsz/tensor_ref",
     Topic.AGENT: "nsz/agent",
     Topic.INDEX: "nsz/index",
+    Topic.LOG: "nsz/log",
 }
 TENSOR_TOPIC: Final = "nsz/tensor/"
 PLANES_SUFFIX: Final = "#planes"

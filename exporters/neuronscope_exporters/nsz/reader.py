@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from neuronscope.exceptions import NszError, NszLimitError
-from neuronscope.signals.records import AttributeValue, LayerRecord, SpanEvent, SpanRecord
+from neuronscope.signals.records import AttributeValue, LayerRecord, LogRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz import codec, documents, layout
 from neuronscope_exporters.nsz.chunks import ChunkPlace, Directory, locate
 from neuronscope_exporters.nsz.damage import Damage, DamageLog, Limits
@@ -25,11 +25,12 @@ from neuronscope_exporters.nsz.stored import StoredTensor
 from neuronscope_exporters.nsz.unpacking import unpack
 
 Resource = dict[str, AttributeValue]
-Record = SpanRecord | LayerRecord | SpanEvent
+Record = SpanRecord | LayerRecord | LogRecord | SpanEvent
 _T = TypeVar("_T")
 _READ_AHEAD: Final = 64  # chunks
 _FOREVER: Final = 2**64
 _ALWAYS: Final = (0, _FOREVER)
+_CACHED: Final = ("spans_with_resource", "layers_with_resource", "logs_with_resource", "events", "span_heads")
 _LAYERS: Final = frozenset({Topic.TENSOR_SUMMARY, Topic.TENSOR_REF})
 
 
@@ -81,6 +82,11 @@ class NszFile:
         """All layer records, by time; full tensors are read when asked for."""
         return [layer for layer, _ in self.layers_with_resource]
 
+    @property
+    def logs(self) -> list[LogRecord]:
+        """All log records, by time: events of calls, and what the service logged."""
+        return [log for log, _ in self.logs_with_resource]
+
     @cached_property
     def spans_with_resource(self) -> list[tuple[SpanRecord, Resource]]:
         """Spans, each with its resource."""
@@ -94,6 +100,13 @@ class NszFile:
         found = self._decode(self._layer, _LAYERS)
         found.sort(key=lambda item: item[0].time_unix_ns)
         return [(layer, self._resource(position)) for layer, position in found]
+
+    @cached_property
+    def logs_with_resource(self) -> list[tuple[LogRecord, Resource]]:
+        """Log records, each with its resource."""
+        found = self._decode(codec.decode_log, {Topic.LOG})
+        found.sort(key=lambda item: item[0].time_unix_ns)
+        return [(log, self._resource(position)) for log, position in found]
 
     @cached_property
     def events(self) -> list[SpanEvent]:
@@ -174,6 +187,35 @@ class NszFile:
         found.sort(key=lambda record: record.time_unix_ns)
         return found
 
+    def find_logs(
+        self,
+        event_name: str | None = None,
+        *,
+        trace_id: int | None = None,
+        span_id: int | None = None,
+        start: int = 0,
+        end: int = _FOREVER,
+    ) -> list[LogRecord]:
+        """The log records of a kind of event, of a trace, a span, a time, by time."""
+        wanted_trace = None if trace_id is None else f"{trace_id:032x}"
+        wanted_span = None if span_id is None else f"{span_id:016x}"
+        decode_head = documents.decoder(documents.LogHead)
+
+        def decode(data: memoryview) -> LogRecord | None:
+            head = decode_head(data)
+            if (
+                wanted_trace not in (None, head.trace_id)
+                or wanted_span not in (None, head.span_id)
+                or event_name not in (None, head.event_name)
+            ):
+                return None
+            log, _ = codec.decode_log(data)
+            return log if start <= log.time_unix_ns < end else None
+
+        found = [log for log in self._decode(decode, {Topic.LOG}, (start, end)) if log is not None]
+        found.sort(key=lambda log: log.time_unix_ns)
+        return found
+
     def records(self, first: int = 0, end: int | None = None) -> Iterator[tuple[Record, Resource]]:
         """All records in the order of the file, one at a time: for tools that keep none of them.
 
@@ -222,7 +264,7 @@ class NszFile:
         walk.following = True
         self._directory = walk.run()
         self.finished = self._directory.finished
-        for name in ("spans_with_resource", "layers_with_resource", "events", "span_heads"):
+        for name in _CACHED:
             self.__dict__.pop(name, None)
         if self.manifest is None:
             self.manifest = self._read_manifest()
@@ -318,6 +360,9 @@ class NszFile:
         if topic in (layout.TOPIC_NAMES[Topic.TENSOR_SUMMARY], layout.TOPIC_NAMES[Topic.TENSOR_REF]):
             layer, position = self._layer(data)
             return layer, self._resource(position)
+        if topic == layout.TOPIC_NAMES[Topic.LOG]:
+            log, position = codec.decode_log(data)
+            return log, self._resource(position)
         if topic == layout.TOPIC_NAMES[Topic.AGENT]:
             return codec.decode_event(data), self.resource
         return None

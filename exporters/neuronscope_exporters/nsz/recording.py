@@ -9,7 +9,7 @@ from operator import add
 from pathlib import Path
 
 from neuronscope.exceptions import NszError
-from neuronscope.signals.records import LayerRecord, SpanEvent, SpanRecord
+from neuronscope.signals.records import LayerRecord, LogRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz.damage import Damage, Limits
 from neuronscope_exporters.nsz.files import SUFFIX, closed_name, recordings
 from neuronscope_exporters.nsz.reader import NszFile, Resource
@@ -53,6 +53,17 @@ class Recording:
         """All layer records, by time; full tensors are read when asked for."""
         layers = [layer for segment in self.segments for layer in segment.layers]
         return sorted(layers, key=lambda layer: layer.time_unix_ns)
+
+    @property
+    def logs_with_resource(self) -> list[tuple[LogRecord, Resource]]:
+        """Log records, segment after segment, each with its resource."""
+        return [item for segment in self.segments for item in segment.logs_with_resource]
+
+    @cached_property
+    def logs(self) -> list[LogRecord]:
+        """All log records, by time."""
+        logs = [log for segment in self.segments for log in segment.logs]
+        return sorted(logs, key=lambda log: log.time_unix_ns)
 
     @cached_property
     def events(self) -> list[SpanEvent]:

@@ -1,4 +1,4 @@
-"""Writes `.nsz`: spans, layer records and events into one segment that survives being killed.
+"""Writes `.nsz`: spans, layer records, log records and events into one segment that survives being killed.
 
 `NszWriter` never raises out of an append or a flush: what cannot be written is counted, told through
 `on_lost`, noted in the file as soon as it takes records again, and forgotten.
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from neuronscope.signals.records import Attributes, LayerRecord, SpanEvent, SpanRecord
+from neuronscope.signals.records import Attributes, LayerRecord, LogRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz import codec, documents, layout, tensors
 from neuronscope_exporters.nsz.assembly import OpenChunk, tensor_metadata
 from neuronscope_exporters.nsz.chunkfile import ChunkFile
@@ -24,10 +24,12 @@ _ITEMS: Final = {
     Topic.TENSOR_SUMMARY: "layer",
     Topic.TENSOR_REF: "layer",
     Topic.AGENT: "event",
+    Topic.LOG: "log",
 }
 
 _SPAN: Final = int(Topic.SPAN)  # plain numbers are packed faster
 _AGENT: Final = int(Topic.AGENT)
+_LOG: Final = int(Topic.LOG)
 
 
 def ignore(*_: object) -> None:
@@ -44,7 +46,7 @@ class NszWriter:
     Args:
         path: the file; it must not exist.
         resources: OTel resources that records belong to, by position; the first is the default.
-        on_lost: ``on_lost(item, reason, n)``; items are span, layer and event, reasons are disk_full,
+        on_lost: ``on_lost(item, reason, n)``; items are span, layer, log and event, reasons are disk_full,
             io_error, file_deleted, record_too_large and unencodable.
         on_written: ``on_written(item, n)``: the file has them.
         tensor_part_bytes: a larger tensor is cut into parts of this size.
@@ -128,6 +130,15 @@ class NszWriter:
             return
         topic = int(Topic.TENSOR_SUMMARY if reference is None else Topic.TENSOR_REF)
         self._append_small(topic, layer.time_unix_ns, data)
+
+    def append_log(self, log: LogRecord, resource: int = 0) -> None:
+        """Add a log record, of the resource at this position."""
+        try:
+            data = codec.encode_log(log, resource)
+        except (TypeError, ValueError, AttributeError, RecursionError):
+            self._lose("log", "unencodable")
+            return
+        self._append_small(_LOG, log.time_unix_ns, data)
 
     def append_event(self, event: SpanEvent) -> None:
         """Add an event of the agent: a governor's decision, a loss, an alert."""

@@ -14,7 +14,15 @@ import ml_dtypes
 import numpy as np
 from opentelemetry.trace import SpanKind, StatusCode
 
-from neuronscope.signals.records import Attributes, Fidelity, LayerRecord, SpanEvent, SpanLink, SpanRecord
+from neuronscope.signals.records import (
+    Attributes,
+    Fidelity,
+    LayerRecord,
+    LogRecord,
+    SpanEvent,
+    SpanLink,
+    SpanRecord,
+)
 from neuronscope.signals.tensors import DTYPE_NAMES, TensorSnapshot, TensorSummary
 from neuronscope_exporters import nsz
 from neuronscope_exporters.nsz import layout
@@ -78,6 +86,21 @@ def layers(rows: int = 3) -> list[LayerRecord]:
     return records
 
 
+def logs() -> list[LogRecord]:
+    """An event with content, and what a service logged (since 1.2)."""
+    content: Any = ({"role": "user", "parts": ({"type": "text", "content": "grüße 🙂"},)},)
+    return [
+        LogRecord(
+            START + 550, START + 560, 9, "INFO", None,
+            {"gen_ai.input.messages": content, "count": 2**62, "raw": b"\x00\xff"},
+            trace_id=TRACE, span_id=2, trace_flags=1,
+            event_name="gen_ai.client.inference.operation.details",
+            library="neuronscope.openai", library_version="1.2", dropped_attributes=1,
+        ),
+        LogRecord(START + 570, START + 580, 13, "WARN", "stock is low", library="shop"),
+    ]  # fmt: skip
+
+
 def fill(writer: nsz.NszWriter, rows: int) -> None:
     """Everything, in several chunks."""
     first, second, third = spans()
@@ -87,6 +110,8 @@ def fill(writer: nsz.NszWriter, rows: int) -> None:
     writer.append_span(third, 1)
     for layer in layers(rows):
         writer.append_layer(layer)
+    for number, log in enumerate(logs()):
+        writer.append_log(log, number)
     writer.append_event(SpanEvent("governor.reduced", START + 600, {"fidelity": "summary"}))
     writer.flush()
 

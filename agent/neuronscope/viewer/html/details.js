@@ -295,10 +295,17 @@ function events(span) {
   const { events: found = [], links = [], dropped = 0 } = span.extra ?? {};
   if (found.length + links.length + dropped === 0) return null;
   return el("section", { class: "card" }, el("h3", {}, "Events and links"),
-    found.map(([name, at, pairs]) => el("p", {}, el("b", {}, foreign(name)), el("span", { class: "dim" }, ` at ${duration(at)} `),
-      foreign(pairs.map(([key, value]) => `${key}=${shown(value)}`).join(" ").slice(0, 2000)))),
+    found.map(([name, at, pairs]) => event(name, at, pairs)),
     links.map(([trace, id]) => el("p", {}, "linked to ", el("code", {}, `${trace} ${id}`))),
     dropped ? el("p", { class: "absent" }, `${count(dropped)} attributes, events or links were dropped`) : null);
+}
+
+// Short ones on a line; those with content as a list that opens.
+function event(name, at, pairs) {
+  const head = [el("b", {}, foreign(name)), el("span", { class: "dim" }, ` at ${duration(at)} `)];
+  const line = pairs.map(([key, value]) => `${key}=${shown(value)}`).join(" ");
+  if (line.length <= LONG) return el("p", {}, head, foreign(line));
+  return [el("p", {}, head), el("dl", {}, pairs.map(([key, value]) => pair([key, "", key, ""], value)))];
 }
 
 function identity(span) {

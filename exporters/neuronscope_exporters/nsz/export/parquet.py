@@ -1,4 +1,4 @@
-"""Parquet tables of spans and layer records: a fleet's recordings become one table for SQL.
+"""Parquet tables of spans, layer records and log records: a fleet's recordings become one table for SQL.
 
 Needs pyarrow (the extra `parquet`).  One row a record; common attributes have columns of their own, all of
 them are in `attributes`, as text.
@@ -16,7 +16,7 @@ import msgspec
 
 from neuronscope.exceptions import MissingDependencyError
 from neuronscope.signals import names
-from neuronscope.signals.records import AttributeValue, LayerRecord, SpanRecord
+from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
 from neuronscope_exporters.nsz.export import Progress, replacing
 from neuronscope_exporters.nsz.reader import NszFile, Resource
 from neuronscope_exporters.nsz.writer import ignore
@@ -41,7 +41,7 @@ _PROMOTED: Final[Mapping[str, tuple[str, str, tuple[type, ...]]]] = {
 
 
 def to_parquet(files: Sequence[NszFile], out: str | os.PathLike[str], progress: Progress = ignore) -> int:
-    """Write `spans.parquet` and `layers.parquet` into a directory; how many rows there were.
+    """Write `spans.parquet`, `layers.parquet` and `logs.parquet` into a directory; how many rows there were.
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
@@ -55,9 +55,11 @@ def to_parquet(files: Sequence[NszFile], out: str | os.PathLike[str], progress: 
     with (
         replacing(folder / "spans.parquet") as spans_file,
         replacing(folder / "layers.parquet") as layers_file,
+        replacing(folder / "logs.parquet") as logs_file,
     ):
         spans = _Table(arrow, parquet, spans_file, _span_schema(arrow))
         layers = _Table(arrow, parquet, layers_file, _layer_schema(arrow))
+        logs = _Table(arrow, parquet, logs_file, _log_schema(arrow))
         total, before = sum(file.size for file in files), 0
         for file in files:
             for number, place in enumerate(file.chunks):
@@ -66,10 +68,12 @@ def to_parquet(files: Sequence[NszFile], out: str | os.PathLike[str], progress: 
                         spans.add(_span_row(record, resource))
                     elif isinstance(record, LayerRecord):
                         layers.add(_layer_row(record, resource))
+                    elif isinstance(record, LogRecord):
+                        logs.add(_log_row(record, resource))
                 progress(before + place.offset, total)
             before += file.size
         progress(total, total)
-        return spans.close() + layers.close()
+        return spans.close() + layers.close() + logs.close()
 
 
 class _Table:
@@ -126,6 +130,17 @@ def _layer_schema(arrow: Any) -> Any:
     ])  # fmt: skip
 
 
+def _log_schema(arrow: Any) -> Any:
+    time = arrow.timestamp("us", tz="UTC")
+    text_map = arrow.map_(arrow.string(), arrow.string())
+    return arrow.schema([
+        ("service", arrow.string()), ("time", time), ("time_unix_ns", arrow.int64()),
+        ("severity", arrow.int64()), ("severity_text", arrow.string()), ("event_name", arrow.string()),
+        ("body", arrow.string()), ("trace_id", arrow.string()), ("span_id", arrow.string()),
+        ("library", arrow.string()), ("attributes", text_map), ("resource", text_map),
+    ])  # fmt: skip
+
+
 def _span_row(span: SpanRecord, resource: Resource) -> _Row:
     promoted: _Row = {}
     for column, (key, _, kinds) in _PROMOTED.items():
@@ -179,17 +194,34 @@ def _layer_row(layer: LayerRecord, resource: Resource) -> _Row:
     }
 
 
+def _log_row(log: LogRecord, resource: Resource) -> _Row:
+    return {
+        "service": str(resource.get("service.name", "")),
+        "time": _time(log.time_unix_ns) // 1000,
+        "time_unix_ns": _time(log.time_unix_ns),
+        "severity": log.severity,
+        "severity_text": log.severity_text,
+        "event_name": log.event_name or None,
+        "body": None if log.body is None else _text(log.body),
+        "trace_id": f"{log.trace_id:032x}" if log.trace_id else None,
+        "span_id": f"{log.span_id:016x}" if log.span_id else None,
+        "library": log.library,
+        "attributes": _texts(log.attributes),
+        "resource": _texts(resource),
+    }
+
+
 def _time(number: int) -> int:
     """A number as 64 signed bits can hold it."""
     return max(-(2**63), min(number, 2**63 - 1))
 
 
-def _texts(attributes: Mapping[str, AttributeValue]) -> list[tuple[str, str]]:
-    return [(key, value if isinstance(value, str) else _json(value)) for key, value in attributes.items()]
+def _texts(attributes: Mapping[str, object]) -> list[tuple[str, str]]:
+    return [(key, _text(value)) for key, value in attributes.items()]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else _encode(value).decode()
 
 
 _encode: Callable[[object], bytes] = msgspec.json.Encoder(enc_hook=str).encode
-
-
-def _json(value: AttributeValue) -> str:
-    return _encode(value).decode()

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
 from neuronscope_exporters.nsz.attributes import finite
 from neuronscope_exporters.nsz.export import Progress, replacing
 from neuronscope_exporters.nsz.reader import NszFile
@@ -55,7 +55,7 @@ class _Lanes:
 
 
 def to_perfetto(files: Sequence[NszFile], out: str | os.PathLike[str], progress: Progress = ignore) -> int:
-    """Write spans and layer records; how many events there were.
+    """Write spans, layer records and log records; how many events there were.
 
     A process of the viewer is a process of the recording; a group of its threads is a trace.
     """
@@ -86,10 +86,16 @@ def _events(file: NszFile, process: int, base: int) -> Iterator[_Event]:
             args = {"name": f"trace {span.trace_id:032x}"}
             yield {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": args}
         yield _complete(span, process, threads[span.trace_id, lane], base)
-    for layer in file.layers:
-        lanes = traces.get(layer.trace_id or 0)
-        lane = lanes.of.get(layer.span_id or 0, 0) if lanes is not None else 0
-        yield _instant(layer, process, threads.get((layer.trace_id or 0, lane), 0), base)
+    records: list[LayerRecord | LogRecord] = [*file.layers, *file.logs]
+    for record in records:
+        trace_id = record.trace_id or 0
+        lanes = traces.get(trace_id)
+        lane = lanes.of.get(record.span_id or 0, 0) if lanes is not None else 0
+        thread = threads.get((trace_id, lane), 0)
+        if isinstance(record, LogRecord):
+            yield _logged(record, process, thread, base)
+        else:
+            yield _instant(record, process, thread, base)
 
 
 def _complete(span: SpanRecord, process: int, thread: int, base: int) -> _Event:
@@ -120,6 +126,17 @@ def _instant(layer: LayerRecord, process: int, thread: int, base: int) -> _Event
     }  # fmt: skip
 
 
+def _logged(log: LogRecord, process: int, thread: int, base: int) -> _Event:
+    args: dict[str, Any] = {"severity": log.severity_text or log.severity}
+    if log.body is not None:
+        args["body"] = _value(log.body)
+    args.update({key: _value(value) for key, value in log.attributes.items()})
+    return {
+        "ph": "i", "s": "t", "name": log.event_name or log.severity_text or "log", "cat": "log",
+        "pid": process, "tid": thread, "ts": (log.time_unix_ns - base) / 1000, "args": args,
+    }  # fmt: skip
+
+
 def _value(value: object) -> object:
     """JSON has no number that is not finite, and the viewer's integers end at 2^53."""
     if isinstance(value, float):
@@ -128,4 +145,6 @@ def _value(value: object) -> object:
         return str(value)
     if isinstance(value, tuple | list):
         return [_value(item) for item in cast("Sequence[object]", value)]
+    if isinstance(value, dict):
+        return {key: _value(item) for key, item in cast("dict[str, object]", value).items()}
     return value
