@@ -106,11 +106,12 @@ def _leave(joined: _Joined, scope: Recording, ref: weakref.ref[Any], adapter: Ba
     model = ref()
     if not watched or joined.observers or model is None or scope.root is None:
         return
-    if not isinstance(adapter, ObservingBackend):
-        return
-    if scope.root.model_call is None:
-        scope.root.model_call = ModelCall(joined.name)
-    scope.root.model_call.watched.update(adapter.not_visited(model, [joined.name], ()))
+    call = scope.root.model_call
+    if call is not None and call.runs:
+        return  # the scope was about another model
+    if isinstance(adapter, ObservingBackend):
+        call = scope.root.model_call = call or ModelCall(joined.name)
+        call.watched.update(adapter.not_visited(model, [joined.name], ()))
 
 
 MEMBERS: Final = _Members()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from types import FrameType
 from typing import Any, Final
 
 import jax
@@ -22,6 +24,8 @@ def _named(x: Any) -> Any:
 
 (_equation,) = jax.make_jaxpr(_named)(0.0).eqns
 NAME: Final[Any] = _equation.primitive
+_NAMING: Final = inspect.unwrap(checkpoint_name).__code__
+_FRAMES_BETWEEN: Final = 4  # between `checkpoint_name` and the primitive
 
 
 def refresh() -> None:
@@ -36,13 +40,25 @@ def refresh() -> None:
 
 def _bind(*args: Any, **params: Any) -> Any:
     output = type(NAME).bind(NAME, *args, **params)
-    GUARD.call("jax.checkpoint", _show, str(params.get("name", "")), output)
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    if _is_named_there(frame):
+        GUARD.call("jax.checkpoint", _show, str(params.get("name", "")), output, frame)
     return output
 
 
-def _show(name: str, output: Any) -> None:
+def _is_named_there(frame: FrameType | None) -> bool:
+    """Does the function name a value?  Transformations do so again when they run through its program."""
+    for _ in range(_FRAMES_BETWEEN):
+        if frame is None:
+            return False
+        if frame.f_code is _NAMING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _show(name: str, output: Any, frame: FrameType | None) -> None:
     handles = {handle.code: handle for handle in models.watched((FUNCTION,))}
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         # The innermost watched function that is running: no other way tells whose name it is.
         handle = handles.get(frame.f_code)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 import jax
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
+from jax.extend.core import Primitive, jaxprs_in_params
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from neuronscope.engine.guard import GUARD
@@ -55,15 +55,28 @@ def show(handle: Handle, path: str, output: Any) -> None:
     session = sessions.current()
     if session is None:
         handle.told["another thread"] = None
-    elif session.tracing and (detail := session.detail(handle, path)) is not None:
+    elif (detail := session.detail(handle, path)) is not None:
         axes = tuple(str(name) for name in jax.sharding.get_abstract_mesh().manual_axes)
         tap = Tap(session.lane, handle.token, path, detail, axes)
         cast(Any, OBSERVE).bind(array, tap=tap)
 
 
-def observes(effects: Any) -> bool:
-    """May a program of these effects show layers?"""
-    return EFFECT in effects
+def observes(program: Any) -> bool:
+    """May a program show layers?"""
+    return EFFECT in program.effects
+
+
+def shown(program: Any) -> frozenset[int]:
+    """The tokens of the models whose layers a program shows."""
+    found: set[int] = set()
+    pending = [program]
+    while pending:
+        current = pending.pop()
+        for equation in getattr(current, "jaxpr", current).eqns:
+            if equation.primitive is OBSERVE:
+                found.add(equation.params["tap"].token)
+            pending.extend(jaxprs_in_params(equation.params))
+    return frozenset(found)
 
 
 def _show_live(handle: Handle, path: str, array: Any) -> None:

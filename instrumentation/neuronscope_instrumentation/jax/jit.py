@@ -23,7 +23,7 @@ from jax.stages import Compiled
 
 from neuronscope.engine.guard import GUARD
 from neuronscope_instrumentation.jax import emission, sessions
-from neuronscope_instrumentation.jax.sessions import CONTEXT, FAILED, Session
+from neuronscope_instrumentation.jax.sessions import CONTEXT, FAILED, Key, Session
 
 INFER: Final = "_infer_params"
 RUN: Final = "_run_python_pjit"
@@ -44,6 +44,10 @@ class _Here(threading.local):
 
 _here: Final = _Here()
 _failed: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+# Which models a function runs, and for which key that was found out.
+_models: Final[weakref.WeakKeyDictionary[Any, tuple[frozenset[int], Key | None]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def internals() -> Any:
@@ -82,14 +86,14 @@ def _infer(fun: Any, info: Any, args: Any, kwargs: Any) -> Any:
     """Trace the function, or find it traced."""
     infer = _original(INFER)
     session = sessions.current()
-    if session is None or not session.tracing:
+    if session is None or not isinstance(CONTEXT.value, Key):
         return infer(fun, info, args, kwargs)
     if session.refresh():  # another thread has ended what this one watched
         found = infer(fun, info, args, kwargs)
         _here.diverted = True
         return found
     if sys._getframe(1).f_code.co_name == AHEAD_OF_TIME:  # pyright: ignore[reportPrivateUsage]
-        return _plain(infer, fun, info, args, kwargs)
+        return _under(None, infer, fun, info, args, kwargs)
     found, diverted = _trace(session, infer, fun, info, args, kwargs)
     # Last: tracing may have called other jitted functions, which came by here, too.
     _here.diverted, _here.info = diverted, info
@@ -100,23 +104,37 @@ def _trace(session: Session, infer: Any, fun: Any, info: Any, args: Any, kwargs:
     """The function, traced; and whether it is without what its key promises."""
     if fun in _failed:
         session.tell(FAILED)
-        return _plain(infer, fun, info, args, kwargs), True
+        return _under(None, infer, fun, info, args, kwargs), True
+    whole: Key = CONTEXT.value
+    key, missed = _key_of(whole, fun), session.missed
     try:
-        found = infer(fun, info, args, kwargs)
+        found = _under(key, infer, fun, info, args, kwargs)
+        if session.missed != missed and key != whole:  # called in another way it runs other models
+            key = whole
+            found = _under(key, infer, fun, info, args, kwargs)
     except _REFUSALS as error:
-        plain = _plain(infer, fun, info, args, kwargs)  # a fault of the function's own is raised again here
+        plain = _under(None, infer, fun, info, args, kwargs)  # a fault of the function's own is raised again
         _give_up(session, fun, error)
         return plain, True
-    if emission.observes(found[0].params["jaxpr"].effects):
+    program = found[0].params["jaxpr"]
+    if key == whole and (fun not in _models or session.missed != missed):
+        _models[fun] = emission.shown(program), whole
+    if emission.observes(program) or key is None:
         return found, False
-    return _plain(infer, fun, info, args, kwargs), False
+    return _under(None, infer, fun, info, args, kwargs), False
+
+
+def _key_of(whole: Key, fun: Any) -> Key | None:
+    """The key for a function: without models that it does not run, so that they do not matter to it."""
+    models, first = _models.get(fun, (None, None))
+    return whole if models is None or whole == first else whole.of(models)
 
 
 def _run(traced: Any, flat: Any, fun: Any, args: Any, kwargs: Any) -> Any:
     """Compile the function, or find it compiled, and start it."""
     run = _original(RUN)
     session = sessions.current()
-    if session is None or not emission.observes(traced.params["jaxpr"].effects):
+    if session is None or not emission.observes(traced.params["jaxpr"]):
         return run(traced, flat, fun, args, kwargs)
     diverted, info = _here.diverted, _here.info
     if not _within_trace(flat):
@@ -127,7 +145,7 @@ def _run(traced: Any, flat: Any, fun: Any, args: Any, kwargs: Any) -> Any:
         if any(isinstance(leaf, jax.Array) and _is_gone(leaf) for leaf in flat):
             raise  # it ran, and what was donated to it is lost
         diverted = True
-        again, leaves = _plain(_original(INFER), fun, info, args, kwargs)
+        again, leaves = _under(None, _original(INFER), fun, info, args, kwargs)
         result = run(again, leaves, fun, args, kwargs)
         _give_up(session, fun, error)
         return result
@@ -143,8 +161,8 @@ def _fast(*args: Any, **kwargs: Any) -> Any:
     return _original(FAST)(*args, **kwargs)
 
 
-def _plain(infer: Any, fun: Any, info: Any, args: Any, kwargs: Any) -> Any:
-    with CONTEXT(None):
+def _under(key: Key | None, infer: Any, fun: Any, info: Any, args: Any, kwargs: Any) -> Any:
+    with CONTEXT(key):
         return infer(fun, info, args, kwargs)
 
 

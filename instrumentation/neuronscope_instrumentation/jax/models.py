@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from neuronscope_instrumentation.jax.sessions import Observer
 
-BLOCKS: Final = "blocks"
+BLOCKS: Final = "\0blocks"  # no path, though a layer may be called "blocks"
 _CLOSE_NAMES: Final = 3
 _tokens: Final = itertools.count(1)
 _numbered: Final = re.compile(r"^(.*?)[._]?(\d+)$")

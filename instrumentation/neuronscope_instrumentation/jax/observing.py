@@ -26,7 +26,8 @@ def observe_pattern(
     model: Any, pattern: str, make: Callable[[str], LayerCallback], needs: Fidelity
 ) -> Callable[[], None]:
     """See `JaxAdapter.observe_pattern`."""
-    return sessions.observe(models.handle(model), pattern, make, sessions.NEEDS[needs])
+    named = models.BLOCKS if pattern == "blocks" else pattern
+    return sessions.observe(models.handle(model), named, make, sessions.NEEDS[needs])
 
 
 def why_not_visited(model: Any, layer_ids: Iterable[str], seen: Collection[str]) -> dict[str, str]:

@@ -43,6 +43,11 @@ class Key(NamedTuple):
     lane: int
     sites: frozenset[Site]
 
+    def of(self, tokens: frozenset[int]) -> Key | None:
+        """The same for these models only."""
+        kept = frozenset([site for site in self.sites if site.token in tokens])
+        return Key(self.lane, kept) if kept else None
+
 
 CONTEXT: Final[Any] = jax.make_user_context(None)
 
@@ -99,6 +104,7 @@ class Session:
     Attributes:
         key: what compiled code of this thread is kept under; None when nothing is watched.
         context: of the call whose compiled code is running: callbacks come from other threads.
+        missed: layers that were traced for a key without them.
     """
 
     def __init__(self, lane: int) -> None:
@@ -107,6 +113,7 @@ class Session:
         self.key: Key | None = None
         self.context = contextvars.copy_context()
         self.lock = threading.RLock()
+        self.missed = 0
         self._seen_as: tuple[tuple[int, int], ...] = ()
         self._sites: Counter[Site] = Counter()
         self._entered: Any = None
@@ -147,16 +154,12 @@ class Session:
             _changed()
         return True
 
-    @property
-    def tracing(self) -> bool:
-        """Is code being traced that may carry our callbacks?"""
-        return self.key is not None and CONTEXT.value == self.key
-
     def detail(self, handle: Handle, path: str) -> int | None:
-        """How much of a layer the key promises; None: nobody watches it."""
-        sites = self.key.sites if self.key is not None else ()
-        found = [s.detail for s in sites if s.token == handle.token and handle.names(s.pattern, path)]
-        return max(found, default=None)
+        """How much of a layer the program being traced has to send; None: nothing."""
+        found = _detail(CONTEXT.value, handle, path)
+        if found is None and _detail(self.key, handle, path) is not None:
+            self.missed += 1
+        return found
 
     def dispatch(self) -> None:
         """Compiled code of this thread is about to run: what it sends belongs to the current context."""
@@ -188,6 +191,13 @@ class Session:
             for observer in tuple(handle.observers):
                 if observer.session is self and observer.wants(path):
                     self.context.copy().run(observer.show, path, snapshot)
+
+
+def _detail(key: Any, handle: Handle, path: str) -> int | None:
+    if not isinstance(key, Key):
+        return None
+    found = [s.detail for s in key.sites if s.token == handle.token and handle.names(s.pattern, path)]
+    return max(found, default=None)
 
 
 # --- sessions of threads ------------------------------------------------------------------------------------

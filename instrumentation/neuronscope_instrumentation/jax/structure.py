@@ -67,7 +67,8 @@ def children(module: Any) -> Iterator[tuple[str, Any]]:
 def attributes(module: Any) -> Iterator[tuple[str, Any]]:
     """What a module stores, in the order of its definition."""
     stored: dict[str, Any] = vars(module)
-    if dataclasses.is_dataclass(module):
+    if kind_of(module) == EQUINOX:
+        # In the order of the class: `vars` of an unflattened module is in another.
         for field in dataclasses.fields(module):
             if field.name in stored:
                 yield field.name, stored[field.name]
