@@ -3,7 +3,7 @@
 An observability agent for services built on models.  ``import neuronscope as ns``:
 
 - `ns.instrument` observes the libraries a service uses; ``neuronscope run`` does it without any code.
-- `ns.Scope` records a block; `ns.load` reads a recording back.
+- `ns.Scope` records a block; `ns.load` reads a recording back; `ns.compare` says what changed between two.
 - `ns.Model.wrap` lists a model's layers and attaches probes.
 - `ns.Platform` sets budget, exporters and everything else of the process.
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from neuronscope.artifact import Artifact, load
     from neuronscope.dataset import Dataset
     from neuronscope.diagnosis.baseline import Baseline
+    from neuronscope.diagnosis.comparing.face import compare
     from neuronscope.diagnosis.face import (
         retrieval_findings,
         watch_canaries,
@@ -60,6 +61,7 @@ _NAMES = {
     "Dataset": "dataset",
     "dump": "dumping",
     "Baseline": "diagnosis.baseline",
+    "compare": "diagnosis.comparing.face",
     "retrieval_findings": "diagnosis.face",
     "watch_canaries": "diagnosis.face",
     "watch_embedder": "diagnosis.face",
@@ -134,6 +136,7 @@ __all__ = [
     "UnsupportedProbeError",
     "UnsupportedTensorError",
     "__version__",
+    "compare",
     "dump",
     "fingerprint",
     "flush",

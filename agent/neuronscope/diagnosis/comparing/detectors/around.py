@@ -1,0 +1,188 @@
+"""Detectors of what is around: traffic, libraries and hardware, and the agent itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from neuronscope.diagnosis.comparing.case import FACT, TESTED, Case, cause, fact, groups, one_minus, ratio
+from neuronscope.diagnosis.comparing.columns import Columns
+from neuronscope.diagnosis.comparing.result import Cause, Evidence
+from neuronscope.diagnosis.kinds import Kind
+
+RATE: Final = 3.0
+LONG_S: Final = 5.0
+# A new version of the service, or of the agent, is what a comparison is usually made about.
+_EXPECTED: Final = frozenset({"service", "NeuronScope"})
+
+
+def traffic_changed(case: Case) -> Iterator[Cause]:
+    """Other routes are asked for, more or less often, or in other batches."""
+    routes = [side.requests.labels("route") for side in case.sides]
+    if min(map(len, routes)) >= 20:
+        mixed = case.mix("routes", *routes)
+        if mixed is not None and mixed.distance >= 0.15:
+            old, new = mixed.before, mixed.after
+            moved = {label: abs(new.get(label, 0.0) - old.get(label, 0.0)) for label in (*old, *new)}
+            most = max(moved, key=moved.__getitem__)
+            yield cause(
+                Kind.TRAFFIC_CHANGED,
+                most,
+                f"{new.get(most, 0):.0%} of the requests are to {most}; it was {old.get(most, 0):.0%}.",
+                [fact("routes", mixed)],
+                TESTED,
+                (case.before.requests.labels("trace"), case.after.requests.labels("trace")),
+            )
+    rates = [_rate(side) for side in case.sides]
+    if min(rates) > 0 and ratio(*rates) >= RATE and min(side.traces for side in case.sides) >= 50:
+        yield cause(
+            Kind.TRAFFIC_CHANGED,
+            "rate",
+            f"There are {rates[1]:.3g} requests a second; it was {rates[0]:.3g}.",
+            [
+                Evidence(
+                    "requests a second",
+                    rates[0],
+                    rates[1],
+                    one_minus(ratio(*rates)),
+                    "ratio",
+                    "1/s",
+                    case.before.traces,
+                    case.after.traces,
+                )
+            ],
+            TESTED,
+        )
+    for (operation, model), before, after in groups(
+        case, lambda side: side.calls, ("operation", "model"), 10
+    ):
+        for column, what in (("batch", "rows of a model call"), ("inputs", "inputs of a call")):
+            if operation == "rerank":
+                continue
+            values = [
+                side.calls.number(column)[mask]
+                for side, mask in zip(case.sides, (before, after), strict=True)
+            ]
+            known = [each[np.isfinite(each)] for each in values]
+            if min(map(len, known)) < 10:
+                continue
+            mixed = case.mix(what, *(map(int, each) for each in known))
+            if (
+                mixed is not None
+                and mixed.distance >= 0.3
+                and ratio(*(float(each.mean()) for each in known)) >= 1.5
+            ):
+                means = [float(each.mean()) for each in known]
+                yield cause(
+                    Kind.TRAFFIC_CHANGED,
+                    f"batches of {model or operation}",
+                    f"Batches have another size: {what} {means[1]:.3g} on average; it was {means[0]:.3g}.",
+                    [fact(what, mixed)],
+                    TESTED,
+                    (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
+                )
+                return
+
+
+def _rate(side: Columns) -> float:
+    """Traces a second, by the middle of their times: pauses at the ends do not count."""
+    starts = np.sort(np.concatenate((side.requests.number("start"), side.calls.number("start")[:0])))
+    if starts.size < 50:
+        return 0.0
+    low, high = starts[starts.size // 10], starts[-1 - starts.size // 10]
+    return float(0.8 * starts.size / (high - low)) if high - low >= LONG_S else 0.0
+
+
+def environment_changed(case: Case) -> Iterator[Cause]:
+    """Libraries, drivers, processors."""
+    before, after = case.before.environment, case.after.environment
+    if not before or not after:
+        return
+    evidence: list[Evidence] = []
+    for name in sorted({*before, *after}):
+        if name in _EXPECTED:
+            continue
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None:
+            if not _told_packages(case):
+                continue
+            evidence.append(Evidence(name, _versions(old), _versions(new), 1.0))
+        elif set(old) != set(new):
+            evidence.append(Evidence(name, _versions(old), _versions(new), 1.0))
+    if not evidence:
+        return
+    told = "; ".join(
+        f"{item.what} {item.after or 'gone'} (it was {item.before or 'absent'})" for item in evidence[:4]
+    )
+    more = f"; and {len(evidence) - 4} more" if len(evidence) > 4 else ""
+    yield cause(
+        Kind.ENVIRONMENT_CHANGED,
+        ", ".join(item.what for item in evidence[:4]),
+        f"The service runs on something else: {told}{more}.",
+        evidence,
+        FACT,
+    )
+
+
+def _versions(counter: Counter[str] | None) -> str | None:
+    return None if counter is None else ", ".join(sorted(counter))
+
+
+def _told_packages(case: Case) -> bool:
+    """Do both recordings tell of libraries at all?"""
+    return all("Python" in side.environment for side in case.sides)
+
+
+def fidelity_changed(case: Case) -> Iterator[Cause]:
+    """The agent records more, or less, than it did."""
+    for (operation, model), before, after in groups(
+        case, lambda side: side.calls, ("operation", "watched"), 5
+    ):
+        if not model:
+            continue
+        values = [
+            side.calls.rows(mask, "fidelity") for side, mask in zip(case.sides, (before, after), strict=True)
+        ]
+        mixed = case.mix("fidelity of the agent", *([value for value in side if value] for side in values))
+        if mixed is not None and mixed.distance >= 0.5 and mixed.switched:
+            first, second = mixed.usual
+            yield cause(
+                Kind.FIDELITY_CHANGED,
+                model,
+                f"The agent records {model} with fidelity {second}; it was {first}.",
+                [fact("fidelity of the agent", mixed)],
+                FACT,
+            )
+            return
+        records = [
+            np.nan_to_num(side.calls.number("layer_records")[mask])
+            for side, mask in zip(case.sides, (before, after), strict=True)
+        ]
+        means = [float(each.mean()) for each in records]
+        if max(means) >= 1 and ratio(*means) > 10:
+            test = case.shift("layer records of a call", records[0], records[1])
+            if test is not None and test.effect > 0.5:
+                yield cause(
+                    Kind.FIDELITY_CHANGED,
+                    model,
+                    f"The agent takes {means[1]:.2g} layer records a call of {model}; it was {means[0]:.2g}.",
+                    [test],
+                    TESTED,
+                )
+                return
+        del operation
+    content = [side.content for side in case.sides]
+    if content[0] != content[1] and min(len(side.calls) for side in case.sides) >= 5:
+        yield cause(
+            Kind.FIDELITY_CHANGED,
+            "content",
+            f"Prompts and answers are {'now' if content[1] else 'no longer'} recorded.",
+            [Evidence("content recorded", str(content[0]), str(content[1]), 1.0)],
+            FACT,
+        )
+
+
+DETECTORS = (traffic_changed, environment_changed, fidelity_changed)

@@ -1,0 +1,294 @@
+"""Detectors of models that run in the process: weights, precision, layers that diverge, numbers that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from neuronscope.diagnosis.comparing.case import FACT, PAIRED, TESTED, Case, cause, fact, groups
+from neuronscope.diagnosis.comparing.columns import Columns, LayerKey, LayerRows, Table
+from neuronscope.diagnosis.comparing.diverging import LayerChange, bad_runs, changes, dead, order
+from neuronscope.diagnosis.comparing.result import Cause, Evidence, Plot, Shape
+from neuronscope.diagnosis.kinds import Kind
+
+DEAD: Final = 0.10
+_WORDS: Final = {
+    "scale": "its numbers are larger or smaller by a factor",
+    "direction": "its numbers are others, of about the same size",
+    "noise": "its numbers are the same with a little noise",
+    "saturation": "its largest numbers are cut off",
+    "outliers": "a few of its numbers are far larger",
+    "sparser": "more of its numbers are zero",
+    "absent": "it does not run any more",
+}
+
+
+def calls(side: Columns) -> Table:
+    """The table of model calls."""
+    return side.calls
+
+
+def weights_changed(case: Case) -> Iterator[Cause]:
+    """Another fingerprint of the weights of a model that is no embedder; other adapters, edits or layers."""
+    for (operation, model), *masks in groups(case, calls, ("operation", "watched")):
+        if not model or operation in {"embeddings", "rerank"}:
+            continue
+        pair = (masks[0], masks[1])
+        for column, what in (
+            ("weights", "fingerprint of the weights"),
+            ("adapters", "adapters"),
+            ("edits", "lasting edits"),
+            ("layers", "layers"),
+            ("wrapped", "wrappers"),
+        ):
+            values = [side.calls.rows(mask, column) for side, mask in zip(case.sides, pair, strict=True)]
+            if column in {"weights", "layers"}:
+                values = [[value for value in each if value] for each in values]
+            mixed = case.mix(f"{what} of {model}", *values)
+            if mixed is None or mixed.distance < 0.5 or not mixed.switched:
+                continue
+            if column == "layers" and not _other_layers(mixed.usual):
+                continue
+            yield cause(
+                Kind.WEIGHTS_CHANGED,
+                model,
+                f"The {what} of {model} are others.",
+                [fact(what, mixed, _text)],
+                FACT,
+                _traces(case, pair),
+            )
+            break
+
+
+def precision_changed(case: Case) -> Iterator[Cause]:
+    """Another element type, or another quantisation."""
+    found: dict[str, list[Evidence]] = {}
+    for (operation, model), *masks in groups(case, calls, ("operation", "watched")):
+        if not model:
+            continue
+        del operation
+        for column, what in (
+            ("dtype", "element type of the weights"),
+            ("stored_as", "quantisation of the weights"),
+        ):
+            values = [
+                side.calls.rows(mask, column)
+                for side, mask in zip(case.sides, (masks[0], masks[1]), strict=True)
+            ]
+            if column == "dtype":
+                values = [[value for value in each if value] for each in values]
+            mixed = case.mix(f"{what} of {model}", *values)
+            if mixed is not None and mixed.distance >= 0.5 and mixed.switched:
+                found.setdefault(model, []).append(fact(what, mixed, lambda value: str(value or "none")))
+    for (model, layer, run), (before, after) in _common(case.before.layers, case.after.layers):
+        del run
+        if before.dtypes and after.dtypes:
+            old, new = (rows.dtypes.most_common(1)[0] for rows in (before, after))
+            if old[0] != new[0] and model not in found:
+                found[model] = [
+                    Evidence(f"element type of {layer}", old[0], new[0], 1.0, "fact", "", old[1], new[1])
+                ]
+    for model, evidence in found.items():
+        first = evidence[0]
+        yield cause(
+            Kind.PRECISION_CHANGED,
+            model,
+            f"{model} computes in another precision: {first.what} {first.after}; it was {first.before}.",
+            evidence,
+            FACT,
+        )
+
+
+def layers_diverged(case: Case) -> Iterator[Cause]:
+    """The first layer whose numbers are beyond what they do by themselves."""
+    found = layer_changes(case)
+    by_model: dict[str, list[LayerChange]] = {}
+    for item in found:
+        if item.p is not None:
+            case.p_values.append(item.p)
+        by_model.setdefault(item.model, []).append(item)
+    for model, layers in by_model.items():
+        first = next((item for item in layers if item.diverged and (item.p is None or item.p < 1e-4)), None)
+        if first is None:
+            continue
+        after = [item for item in layers if item.diverged]
+        how = _WORDS[first.how.value]
+        yield cause(
+            Kind.LAYERS_DIVERGED,
+            f"{model}: {first.layer}",
+            f"In {model} the numbers are others from {first.layer} on ({len(after)} of {len(layers)} layers): {how}. "
+            f"They differ by {first.size:.2g} of their size, {first.size / max(first.noise, 1e-12):.3g} times the noise.",
+            [
+                Evidence(
+                    f"size of {first.layer}'s numbers, median",
+                    first.before,
+                    first.after,
+                    first.size,
+                    first.how.value,
+                    "",
+                    first.n_before,
+                    first.n_after,
+                    first.p,
+                    layer_plot(model, layers),
+                )
+            ],
+            PAIRED if first.paired else TESTED,
+            _layer_traces(case, first),
+            effect=min(1.0, first.size),
+        )
+
+
+def non_finite(case: Case) -> Iterator[Cause]:
+    """NaN or Inf, and the first layer that makes them."""
+    sides: list[dict[LayerKey, tuple[int, int, Any]]] = [
+        {key: bad_runs(rows) for key, rows in side.layers.items()} for side in case.sides
+    ]
+    counts = [
+        (sum(bad for bad, _, _ in each.values()), sum(n for _, n, _ in each.values())) for each in sides
+    ]
+    spans = [side.calls.number("non_finite") for side in case.sides]
+    known = [each[np.isfinite(each)] for each in spans]
+    by_spans = min(map(len, known)) > 0
+    bad = [int((each > 0).sum()) for each in known] if by_spans else [counts[0][0], counts[1][0]]
+    total = [len(each) for each in known] if by_spans else [counts[0][1], counts[1][1]]
+    share = case.share("model calls with numbers that are not finite", (bad[0], bad[1]), (total[0], total[1]))
+    if share is None or share.effect == 0 or not any(bad) or (all(bad) and share.effect < 0.02):
+        return
+    place = 1 if bad[1] * total[0] > bad[0] * total[1] else 0
+    worst = sides[place]
+    born = sorted((key for key, (n, _, _) in worst.items() if n), key=lambda key: (key[0], order(key[1])))
+    model = (
+        born[0][0]
+        if born
+        else next(
+            (
+                m
+                for m, n in zip(
+                    case.sides[place].calls.labels("watched"), np.nan_to_num(spans[place]), strict=True
+                )
+                if n > 0
+            ),
+            "",
+        )
+    )
+    where = f", first in {born[0][1]}" if born else ""
+    traces = (
+        worst[born[0]][2]
+        if born
+        else [
+            trace
+            for trace, n in zip(
+                case.sides[place].calls.labels("trace"), np.nan_to_num(spans[place]), strict=True
+            )
+            if n > 0
+        ]
+    )
+    yield cause(
+        Kind.NON_FINITE,
+        f"{model}: {born[0][1]}" if born else model,
+        f"{share.after:.1%} of the calls of {model or 'a model'} have NaN or Inf{where}; it was {share.before:.1%}.",
+        [_certain(share, bad)],
+        FACT,
+        (traces if place == 0 else (), traces if place == 1 else ()),
+        effect=max(share.effect, 0.5),
+    )
+
+
+def _certain(share: Evidence, bad: list[int]) -> Evidence:
+    """NaN where there was none is no matter of chance."""
+    from dataclasses import replace
+
+    return replace(share, p=None, statistic="fact") if 0 in bad and max(bad) >= 3 else share
+
+
+def dead_units(case: Case) -> Iterator[Cause]:
+    """More of a layer's numbers are zero."""
+    worst: tuple[float, LayerKey, tuple[float, float, int, int]] | None = None
+    for key, (before, after) in _common(case.before.layers, case.after.layers):
+        found = dead(before, after)
+        if found is None or abs(found[1] - found[0]) < DEAD:
+            continue
+        if worst is None:  # the first is where it begins
+            worst = abs(found[1] - found[0]), key, found
+    if worst is None:
+        return
+    effect, (model, layer, _), (old, new, m, n) = worst
+    rows = case.before.layers[worst[1]], case.after.layers[worst[1]]
+    zeros = [np.array([row[4] for row in each.values]) for each in rows]
+    test = case.shift(f"share of zeros in {layer}", zeros[0], zeros[1], "1")
+    yield cause(
+        Kind.DEAD_UNITS,
+        f"{model}: {layer}",
+        f"In {layer} of {model} {new:.0%} of the numbers are zero; it was {old:.0%}.",
+        [test or Evidence(f"share of zeros in {layer}, mean", old, new, effect, "share", "1", m, n)],
+        TESTED,
+        (rows[0].traces, rows[1].traces),
+        effect=effect,
+    )
+
+
+# --- what these detectors share ----------------------------------------------------------------------------
+def layer_changes(case: Case) -> list[LayerChange]:
+    """All layers, from layer records; of models without, from what spans tell about their layers."""
+    same = _same_inputs(case)
+    found = changes(case.before.layers, case.after.layers, same)
+    known = {item.model for item in found}
+    more = changes(case.before.aggregated, case.after.aggregated, same)
+    return [*found, *(item for item in more if item.model not in known)]
+
+
+def _same_inputs(case: Case) -> dict[str, str]:
+    """Traces of both sides in which a model in the process had the same text."""
+    tables = case.before.calls, case.after.calls
+    watched = tables[0].labels("watched"), tables[1].labels("watched")
+    names = tables[0].labels("trace"), tables[1].labels("trace")
+    return {
+        names[0][row]: names[1][later]
+        for row, later in case.pairs.calls
+        if watched[0][row] and watched[0][row] == watched[1][later]
+    }
+
+
+def layer_plot(model: str, layers: list[LayerChange]) -> Plot:
+    """How far each layer's numbers are apart, beside the noise."""
+    return Plot(
+        Shape.LAYERS,
+        f"relative difference of the layers of {model}",
+        tuple(item.noise for item in layers),
+        tuple(item.size for item in layers),
+        labels=tuple(item.layer for item in layers),
+        floor=tuple(4 * item.noise for item in layers),
+        unit="1",
+    )
+
+
+def _common(
+    before: dict[LayerKey, LayerRows], after: dict[LayerKey, LayerRows]
+) -> Iterator[tuple[LayerKey, tuple[LayerRows, LayerRows]]]:
+    for key in sorted({*before} & {*after}, key=lambda key: (key[0], order(key[1]), key[2])):
+        yield key, (before[key], after[key])
+
+
+def _layer_traces(case: Case, item: LayerChange) -> tuple[list[str], list[str]]:
+    key = (item.model, item.layer, item.run)
+    rows = [side.layers.get(key) or side.aggregated.get(key) for side in case.sides]
+    return (rows[0].traces if rows[0] else []), (rows[1].traces if rows[1] else [])
+
+
+def _other_layers(usual: tuple[Any, Any]) -> bool:
+    """Does one side have layers that the other lacks?  Which are recorded is the budget's choice: not so."""
+    first, second = (set(layers) for layers in usual)
+    return bool(first - second and second - first)
+
+
+def _traces(case: Case, pair: tuple[Any, Any]) -> tuple[list[str], list[str]]:
+    return case.before.calls.rows(pair[0], "trace"), case.after.calls.rows(pair[1], "trace")
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value or "none")
+
+
+DETECTORS = (weights_changed, precision_changed, non_finite, dead_units, layers_diverged)

@@ -1,0 +1,455 @@
+"""Detectors of the index and of the search: lost, stale, duplicated documents; parameters, filters, places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from neuronscope.diagnosis.comparing.case import (
+    FACT,
+    PAIRED,
+    TESTED,
+    Case,
+    Mixed,
+    cause,
+    fact,
+    groups,
+)
+from neuronscope.diagnosis.comparing.columns import Columns, Mask, Table
+from neuronscope.diagnosis.comparing.found import Found, compare_found, popularity, self_overlap, twins
+from neuronscope.diagnosis.comparing.result import Cause, Evidence
+from neuronscope.diagnosis.kinds import Kind
+
+MIN_PAIRS: Final = 10
+OVERLAP_FLOOR: Final = 0.02  # of overlap lost, beyond what the store does by itself
+SHARE_FLOOR: Final = 0.05
+MOSTLY: Final = 0.5
+PARTLY: Final = 0.05
+_WAYS: Final = (("k", "hits asked for"), ("metric", "how scores read"), ("stages", "steps of the search"))
+
+
+def searches(side: Columns) -> Table:
+    """The table that these detectors look at."""
+    return side.searches
+
+
+def collection_switched(case: Case) -> Iterator[Cause]:
+    """The same route searches in another place."""
+    for (route,), before, after in groups(case, searches, ("route",)):
+        places = [
+            [
+                _place(*row)
+                for row in zip(
+                    *(_rows(side, mask, name) for name in ("store", "collection", "namespace")), strict=True
+                )
+            ]
+            for side, mask in zip(case.sides, (before, after), strict=True)
+        ]
+        mixed = case.mix("collection searched", *places)
+        if mixed is None or mixed.distance < 0.2 or not mixed.switched:
+            continue
+        first, second = mixed.usual
+        if mixed.after.get(first, 0.0) > 0.05 and mixed.before.get(second, 0.0) > 0.05:
+            continue  # both places were in use, and are: it is the traffic
+        yield cause(
+            Kind.COLLECTION_SWITCHED,
+            second,
+            f"Searches{_at(route)} go to {second}; they went to {first}.",
+            [fact("collection searched", mixed)],
+            FACT,
+            _traces(case, before, after),
+        )
+
+
+def search_changed(case: Case) -> Iterator[Cause]:
+    """Another k, metric or other steps; or a search that looks less far than it did."""
+    told = False
+    for (route, store, collection), before, after in groups(case, searches, ("route", "store", "collection")):
+        for column, what in _WAYS:
+            mixed = _mixed(case, column, what, before, after)
+            if mixed is None or mixed.distance < 0.3 or not mixed.switched:
+                continue
+            if column == "metric" and "" in mixed.usual:
+                continue  # the client did not know it
+            first, second = (_way(value) for value in mixed.usual)
+            told = True
+            yield cause(
+                Kind.SEARCH_CHANGED,
+                collection or store,
+                f"Searches in {collection or store}{_at(route)} have other {what}: {second}; it was {first}.",
+                [fact(what, mixed, _way)],
+                FACT,
+                _traces(case, before, after),
+            )
+    if told:
+        return
+    yield from _paired_search(case)
+
+
+def _paired_search(case: Case) -> Iterator[Cause]:
+    """What pairs of searches with the same vector show of the search itself."""
+    found = unfiltered(case)
+    if found is None:
+        return
+    shortened = case.share(
+        "pairs of searches with fewer hits, the first ones",
+        (found.lengthened, found.shortened),
+        (found.n, found.n),
+    )
+    if shortened is not None and shortened.effect >= 0.2:
+        more, less = ("more", "fewer") if found.lengthened > found.shortened else ("fewer", "more")
+        yield cause(
+            Kind.SEARCH_CHANGED,
+            _subject(case),
+            f"The same query vectors find {more} hits than before, {less} it was, the first of them equal: "
+            "another k, or a score that is demanded.",
+            [shortened],
+            PAIRED,
+            _changed(case, found),
+        )
+        return
+    elsewhere = found.lost - found.vanished
+    if found.moved < OVERLAP_FLOOR or _rescored(found) > PARTLY or elsewhere <= 0.5 * found.lost:
+        return
+    if found.arrived and found.unseen > 0.3 * found.arrived:
+        return  # new documents push others out
+    yield cause(
+        Kind.SEARCH_CHANGED,
+        _subject(case),
+        f"The same query vectors find {found.overlap:.0%} of what they found; {elsewhere} of {found.lost} missing "
+        "hits are documents that other queries still find: the search looks less far, or elsewhere.",
+        [_overlap(case, found)],
+        PAIRED,
+        _changed(case, found),
+    )
+
+
+def index_changed(case: Case) -> Iterator[Cause]:
+    """Documents lost, new, rewritten or stale, by searches with the same vector."""
+    found = unfiltered(case)
+    if found is None:
+        yield from _vanished(case)
+        return
+    evidence = _overlap(case, found)
+    subject = _subject(case)
+    rescored, documents = found.rescored_documents
+    share = rescored / documents if documents else 0.0
+    traces = _changed(case, found)
+    if documents >= 5 and share >= PARTLY and found.rescored >= 5:
+        fact_ = Evidence(
+            "documents whose score for the same query vector changed",
+            0.0,
+            share,
+            share,
+            "share",
+            "1",
+            documents,
+            documents,
+        )
+        if share > 0.8:
+            summary = (
+                f"The same query vectors get other scores for {share:.0%} of the documents "
+                f"(median ratio {found.score_ratio:.4g}): their vectors, or the distance, are not the same."
+            )
+            yield cause(Kind.INDEX_REWRITTEN, subject, summary, [fact_, evidence], PAIRED, traces)
+        else:
+            summary = (
+                f"Of the documents {share:.0%} get another score for the same query vector, the others the same: "
+                "a part of the index holds other vectors than the rest."
+            )
+            yield cause(Kind.INDEX_STALE, subject, summary, [fact_, evidence], PAIRED, traces)
+        return
+    if found.moved < OVERLAP_FLOOR:
+        return
+    vanished, unseen = found.vanished / max(1, found.lost), found.unseen / max(1, found.arrived)
+    if found.lost and vanished > MOSTLY and vanished >= unseen:
+        yield cause(
+            Kind.INDEX_LOST,
+            subject,
+            f"The same query vectors find {found.overlap:.0%} of what they found: {len(found.vanished_documents)} "
+            "documents are found by none any more.",
+            [evidence, _count("documents that are found no more", len(found.vanished_documents), 0, found.n)],
+            PAIRED,
+            traces,
+        )
+    elif found.arrived and unseen > MOSTLY:
+        yield cause(
+            Kind.INDEX_GREW,
+            subject,
+            f"The same query vectors find {len(found.unseen_documents)} documents that none found before, in the "
+            "place of others.",
+            [
+                evidence,
+                _count("documents that were never found before", 0, len(found.unseen_documents), found.n),
+            ],
+            PAIRED,
+            traces,
+        )
+
+
+def _vanished(case: Case) -> Iterator[Cause]:
+    """Without pairs: documents that were found often, and are found no more."""
+    if case.pairs.texts or _directions_differ(case):
+        return
+    counts = popularity(case.before.searches), popularity(case.after.searches)
+    n = len(case.before.searches), len(case.after.searches)
+    if min(n) < 50:
+        return
+    for lost, first, second, place in ((True, 0, 1, case.before), (False, 1, 0, case.after)):
+        often = {name: count * n[second] / n[first] for name, count in counts[first].items() if count >= 5}
+        often = {name: count for name, count in often.items() if count >= 3}
+        gone = [name for name in often if not counts[second][name]]
+        expected = sum(math.exp(-count) for count in often.values())
+        if len(often) < 10:
+            continue
+        share = case.share(
+            "documents that are found no more", (round(expected), len(gone)), (len(often), len(often))
+        )
+        if share is None or len(gone) < 3 or share.effect < 0.02:
+            continue
+        kind = Kind.INDEX_LOST if lost else Kind.INDEX_GREW
+        yield cause(
+            kind,
+            _subject(case),
+            f"{len(gone)} of {len(often)} documents that were found often "
+            + ("are found no more." if lost else "were never found before."),
+            [share],
+            TESTED,
+            (place.searches.labels("trace")[:3], ()) if lost else ((), place.searches.labels("trace")[:3]),
+        )
+
+
+def index_duplicated(case: Case) -> Iterator[Cause]:
+    """Neighbours with the very same score: the same document twice."""
+    before, after = twins(case.before.searches), twins(case.after.searches)
+    share = case.share(
+        "hits with the very score of their neighbour", (before[0], after[0]), (before[1], after[1])
+    )
+    if share is None or share.effect < 0.03:
+        return
+    more = after[0] / after[1] > before[0] / before[1]
+    yield cause(
+        Kind.INDEX_DUPLICATED,
+        _subject(case),
+        f"Of the hits {share.after:.0%} have the very score of their neighbour; it was {share.before:.0%}: documents "
+        f"{'are' if more else 'were'} in the index more than once.",
+        [share],
+        TESTED,
+        (case.before.searches.labels("trace"), case.after.searches.labels("trace")),
+    )
+
+
+def filter_changed(case: Case) -> Iterator[Cause]:
+    """Filters used more or less often, or that let nothing, or everything, through."""
+    for (route, store, collection), before, after in groups(
+        case, searches, ("route", "store", "collection"), 10
+    ):
+        used = [
+            np.array(_rows(side, mask, "filtered"), bool)
+            for side, mask in zip(case.sides, (before, after), strict=True)
+        ]
+        share = case.share_of("searches with a filter", used[0], used[1])
+        if share is not None and share.effect >= 0.1:
+            yield cause(
+                Kind.FILTER_CHANGED,
+                collection or store,
+                f"{share.after:.0%} of the searches in {collection or store}{_at(route)} have a filter; it was {share.before:.0%}.",
+                [share],
+                TESTED,
+                _traces(case, before, after),
+            )
+            continue
+        empty = [_filtered_empty(side, mask) for side, mask in zip(case.sides, (before, after), strict=True)]
+        bare = [_bare_empty(side, mask) for side, mask in zip(case.sides, (before, after), strict=True)]
+        emptied = case.share(
+            "searches with a filter that find nothing", (empty[0][0], empty[1][0]), (empty[0][1], empty[1][1])
+        )
+        if emptied is None or emptied.effect < SHARE_FLOOR:
+            continue
+        if (
+            min(bare[0][1], bare[1][1]) >= 10
+            and abs(bare[1][0] / bare[1][1] - bare[0][0] / bare[0][1]) > emptied.effect / 2
+        ):
+            continue  # those without a filter find nothing, too
+        yield cause(
+            Kind.FILTER_CHANGED,
+            collection or store,
+            f"{emptied.after:.0%} of the searches with a filter in {collection or store} find nothing; it was {emptied.before:.0%}.",
+            [emptied],
+            TESTED,
+            _traces(case, before, after),
+        )
+    yield from _filter_by_pairs(case)
+
+
+def _filter_by_pairs(case: Case) -> Iterator[Cause]:
+    """The same vectors find other documents with a filter, and the same without one."""
+    filtered, bare = paired(case, filtered=True), paired(case, filtered=False)
+    if filtered is None or filtered.n < MIN_PAIRS or filtered.moved < 0.1:
+        return
+    if bare is not None and bare.n >= MIN_PAIRS and bare.moved < filtered.moved / 3:
+        yield cause(
+            Kind.FILTER_CHANGED,
+            _subject(case),
+            f"With a filter, the same query vectors find {filtered.overlap:.0%} of what they found; without one {bare.overlap:.0%}.",
+            [_overlap(case, filtered)],
+            PAIRED,
+            _changed(case, filtered),
+        )
+
+
+def everything_empty(case: Case) -> Iterator[Cause]:
+    """Searches without a filter find nothing any more."""
+    bare = [_bare_empty(side, np.ones(len(side.searches), bool)) for side in case.sides]
+    share = case.share("searches that find nothing", (bare[0][0], bare[1][0]), (bare[0][1], bare[1][1]))
+    if share is None or share.effect < SHARE_FLOOR or paired(case) is None:
+        return
+    found = paired(case)
+    if found is None or max(found.emptied, found.filled) < 0.3 * found.n:
+        return
+    yield cause(
+        Kind.INDEX_LOST,
+        _subject(case),
+        f"{share.after:.0%} of the searches without a filter find nothing; it was {share.before:.0%}.",
+        [share],
+        PAIRED,
+        _changed(case, found),
+    )
+
+
+# --- what these detectors share ----------------------------------------------------------------------------
+def unfiltered(case: Case) -> Found | None:
+    """Pairs of searches without a filter: a filter's fault must not look like the index's.  All, if few have none."""
+    return paired(case, filtered=False) or paired(case)
+
+
+def paired(case: Case, *, filtered: bool | None = None) -> Found | None:
+    """What pairs of searches found; None where there are too few.
+
+    Without pairs of vectors those of texts do not serve: another embedder would look like another index.
+    """
+    tables = case.before.searches, case.after.searches
+    ways = [
+        list(zip(*(table.labels(name) for name in ("store", "collection", "namespace")), strict=True))
+        for table in tables
+    ]
+    flags = tables[0].labels("filtered")
+    k = tables[0].number("k"), tables[1].number("k")
+    rows = [
+        (row, later)
+        for row, later in case.pairs.vectors
+        if ways[0][row] == ways[1][later]
+        and (filtered is None or flags[row] is filtered)
+        and not abs(k[0][row] - k[1][later]) > 0
+    ]
+    if len(rows) < MIN_PAIRS:
+        return None
+    return compare_found(tables[0], tables[1], rows, self_overlap(tables, case.pairs.repeated))
+
+
+def _overlap(case: Case, found: Found) -> Evidence:
+    """Pairs that do not find the same, against repeats on one side that do not."""
+    changed = sum(1 for _ in found.changed)
+    alone = max(0.5, (1.0 - found.alone) * found.n)
+    share = case.share(
+        "pairs of equal query vectors with other hits", (round(alone), changed), (found.n, found.n)
+    )
+    return Evidence(
+        "overlap of the hits of equal query vectors",
+        found.alone,
+        found.overlap,
+        found.moved,
+        "overlap",
+        "1",
+        found.n,
+        found.n,
+        share.p if share is not None else None,
+    )
+
+
+def _count(what: str, before: int, after: int, n: int) -> Evidence:
+    return Evidence(what, float(before), float(after), float(abs(after - before)), "count", "", n, n)
+
+
+def _rescored(found: Found) -> float:
+    changed, documents = found.rescored_documents
+    return changed / documents if documents else 0.0
+
+
+def _directions_differ(case: Case) -> bool:
+    """Have queries been asked from elsewhere, so that other documents are found for good reasons?"""
+    from neuronscope.diagnosis.comparing.detectors.queries import direction
+
+    shift = direction(case)
+    return shift is None or shift.effect > float(shift.before or 0.0)
+
+
+def _mixed(case: Case, column: str, what: str, before: Mask, after: Mask) -> Mixed | None:
+    values = [_rows(side, mask, column) for side, mask in zip(case.sides, (before, after), strict=True)]
+    if column == "k":
+        values = [[int(value) for value in each if math.isfinite(value)] for each in values]
+    return case.mix(what, *values)
+
+
+def _rows(side: Columns, mask: Mask, name: str) -> list[Any]:
+    return side.searches.rows(mask, name)
+
+
+def _filtered_empty(side: Columns, mask: Mask) -> tuple[int, int]:
+    return _empty(side, mask, filtered=True)
+
+
+def _bare_empty(side: Columns, mask: Mask) -> tuple[int, int]:
+    return _empty(side, mask, filtered=False)
+
+
+def _empty(side: Columns, mask: Mask, *, filtered: bool) -> tuple[int, int]:
+    table = side.searches
+    returned = table.number("returned")
+    rows = mask & np.array(table.labels("filtered"), bool).__eq__(filtered) & np.isfinite(returned)
+    return int((returned[rows] == 0).sum()), int(rows.sum())
+
+
+def _place(store: str, collection: str, namespace: str) -> str:
+    name = collection or store
+    return f"{name} ({namespace})" if namespace else name
+
+
+def _way(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"{kind} ({k})" if k else str(kind) for kind, k in value) or "one step"
+    return str(value)
+
+
+def _at(route: str) -> str:
+    return f" of {route}" if route else ""
+
+
+def _subject(case: Case) -> str:
+    for side in case.sides:
+        names = side.searches.labels("collection")
+        if names:
+            return str(max(set(names), key=names.count) or side.searches.labels("store")[0])
+    return ""
+
+
+def _traces(case: Case, before: Mask, after: Mask) -> tuple[list[str], list[str]]:
+    return _rows(case.before, before, "trace"), _rows(case.after, after, "trace")
+
+
+def _changed(case: Case, found: Found) -> tuple[list[str], list[str]]:
+    names = case.before.searches.labels("trace"), case.after.searches.labels("trace")
+    return [names[0][row] for row, _ in found.changed], [names[1][row] for _, row in found.changed]
+
+
+DETECTORS = (
+    collection_switched,
+    search_changed,
+    index_changed,
+    everything_empty,
+    index_duplicated,
+    filter_changed,
+)

@@ -1,0 +1,293 @@
+"""Detectors of time and failure: providers, queues in the process, consumers of streams.
+
+A busier machine makes everything slower.  So what is slower in common, work in the process above all, is taken
+out first: a provider is slower only by what it lost beyond that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from neuronscope.diagnosis.comparing.case import TESTED, Case, cause, groups, one_minus, ratio
+from neuronscope.diagnosis.comparing.columns import Columns, Floats, Mask, Table, finite
+from neuronscope.diagnosis.comparing.detectors.prompts import WRITERS
+from neuronscope.diagnosis.comparing.result import Cause, Evidence
+from neuronscope.diagnosis.kinds import Kind
+
+SLOWER: Final = 1.5  # times as slow, beyond what everything else got slower
+LEAST_S: Final = 0.015
+DISTANCE: Final = 0.35
+_LIMITED: Final = ("ratelimit", "rate_limit", "toomanyrequests", "throttl", "resourceexhausted", "overloaded")
+
+
+def calls(side: Columns) -> Table:
+    """The table of model calls."""
+    return side.calls
+
+
+def provider_slower(case: Case) -> Iterator[Cause]:
+    """Time to the first chunk, time a token, or the whole call, of what is not in the process."""
+    common = common_slowdown(case)
+    for (operation, provider, in_process, route), before, after in groups(
+        case, calls, ("operation", "provider", "in_process", "route"), 10
+    ):
+        if in_process or operation == "rerank":
+            continue
+        pair = (before, after)
+        for what, values in _paces(case, pair, operation):
+            test = _slower(case, what, values, common)
+            if test is None:
+                continue
+            word = "slower" if float(test.after or 0) > float(test.before or 0) else "faster"
+            yield cause(
+                Kind.PROVIDER_SLOWER,
+                provider,
+                f"{provider or 'The provider'} is {word}{_at(route)}: {what} {_time(test.after)}; it was {_time(test.before)}"
+                + (
+                    f", while everything together got {common:.2g} times as slow."
+                    if ratio(common, 1) > 1.2
+                    else "."
+                ),
+                [test],
+                TESTED,
+                (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
+                effect=one_minus(ratio(float(test.before or 0), float(test.after or 0))),
+            )
+            break
+
+
+def _paces(
+    case: Case, masks: tuple[Mask, Mask], operation: str
+) -> Iterator[tuple[str, tuple[Floats, Floats]]]:
+    """How fast the provider was, without what the service did with it."""
+    columns: list[tuple[Floats, Floats, Floats]] = []
+    for side, mask in zip(case.sides, masks, strict=True):
+        table = side.calls
+        good = mask & np.array([not error for error in table.labels("error")], bool)
+        consumer = table.number("consumer")[good]
+        whole = table.number("duration")[good] - np.where(np.isfinite(consumer), consumer, 0.0)
+        first = table.number("first_chunk")[good]
+        tokens = table.number("output_tokens")[good]
+        pace = np.where(
+            tokens >= 4, (whole - np.where(np.isfinite(first), first, 0.0)) / np.maximum(tokens, 1), np.nan
+        )
+        columns.append((first, pace, whole))
+    yield "the first chunk comes after", (columns[0][0], columns[1][0])
+    if operation in WRITERS:
+        yield "a token takes", (columns[0][1], columns[1][1])
+    else:
+        yield "a call takes", (columns[0][2], columns[1][2])
+
+
+def _slower(case: Case, what: str, values: tuple[Floats, Floats], common: float) -> Evidence | None:
+    test = case.shift(what, values[0], values[1], "s")
+    if test is None or test.effect < DISTANCE:
+        return None
+    before, after = float(test.before or 0), float(test.after or 0)
+    if min(before, after) <= 0 or abs(after - before) < (LEAST_S if "token" not in what else LEAST_S / 10):
+        return None
+    beyond = (after / before) / common
+    return test if ratio(beyond, 1.0) >= SLOWER and ratio(before, after) >= SLOWER else None
+
+
+def common_slowdown(case: Case) -> float:
+    """How many times as slow everything got that is not one provider's: the machine.  1: nothing known."""
+    ratios: list[float] = []
+    for (_, _, in_process, route), before, after in groups(
+        case, calls, ("operation", "model", "in_process", "route"), 10
+    ):
+        if in_process:
+            ratios.append(
+                _median_ratio(
+                    case.before.calls.number("duration")[before], case.after.calls.number("duration")[after]
+                )
+            )
+        del route
+    for (_, _), before, after in groups(case, lambda side: side.searches, ("store", "collection"), 10):
+        ratios.append(
+            _median_ratio(
+                case.before.searches.number("duration")[before], case.after.searches.number("duration")[after]
+            )
+        )
+    known = sorted(value for value in ratios if math.isfinite(value) and value > 0)
+    return known[len(known) // 2] if known else 1.0
+
+
+def provider_limited(case: Case) -> Iterator[Cause]:
+    """Rate limits, and requests that had to be sent again."""
+    for (provider,), before, after in groups(case, calls, ("provider",), 5):
+        flags = [_limited(side, mask) for side, mask in zip(case.sides, (before, after), strict=True)]
+        share = case.share_of("calls that were limited, or sent again", flags[0], flags[1])
+        if share is not None and share.effect >= 0.03:
+            yield cause(
+                Kind.PROVIDER_LIMITED,
+                provider,
+                f"{provider or 'The provider'} limits or refuses {share.after:.1%} of the calls so that they are sent again "
+                f"or fail; it was {share.before:.1%}.",
+                [share],
+                TESTED,
+                (_some(case.before, before, flags[0]), _some(case.after, after, flags[1])),
+            )
+
+
+def provider_failing(case: Case) -> Iterator[Cause]:
+    """Calls or searches that fail for other reasons."""
+    for (provider,), before, after in groups(case, calls, ("provider",), 5):
+        flags = []
+        for side, mask in zip(case.sides, (before, after), strict=True):
+            errors = np.array([bool(error) for error in side.calls.rows(mask, "error")], bool)
+            flags.append(errors & ~_limited(side, mask))
+        share = case.share_of("calls that fail", flags[0], flags[1])
+        if share is not None and share.effect >= 0.03:
+            kinds = [value for value in case.after.calls.rows(after, "error") if value] or [
+                value for value in case.before.calls.rows(before, "error") if value
+            ]
+            most = max(set(kinds), key=kinds.count) if kinds else ""
+            yield cause(
+                Kind.PROVIDER_FAILING,
+                provider,
+                f"{share.after:.1%} of the calls of {provider or 'the provider'} fail, mostly with {most}; it was {share.before:.1%}.",
+                [share],
+                TESTED,
+                (_some(case.before, before, flags[0]), _some(case.after, after, flags[1])),
+            )
+    for (store,), before, after in groups(case, lambda side: side.searches, ("store",), 5):
+        flags = [
+            np.array([bool(error) for error in side.searches.rows(mask, "error")], bool)
+            for side, mask in zip(case.sides, (before, after), strict=True)
+        ]
+        share = case.share_of("searches that fail", flags[0], flags[1])
+        if share is not None and share.effect >= 0.03:
+            yield cause(
+                Kind.PROVIDER_FAILING,
+                store,
+                f"{share.after:.1%} of the searches in {store} fail; it was {share.before:.1%}.",
+                [share],
+                TESTED,
+                (case.before.searches.rows(before, "trace"), case.after.searches.rows(after, "trace")),
+            )
+
+
+def queueing(case: Case) -> Iterator[Cause]:
+    """Requests wait in the process: before their first call, or before a model runs them."""
+    common = common_slowdown(case)
+    for (route,), before, after in groups(case, lambda side: side.requests, ("route",), 10):
+        waits = case.before.requests.number("wait")[before], case.after.requests.number("wait")[after]
+        test = _waits(case, "a request waits before its first call", waits, common)
+        if test is not None:
+            yield cause(
+                Kind.QUEUEING,
+                route,
+                f"Requests{_at(route)} wait {_time(test.after)} before their first call; it was {_time(test.before)}.",
+                [test],
+                TESTED,
+                (case.before.requests.rows(before, "trace"), case.after.requests.rows(after, "trace")),
+                effect=one_minus(ratio(float(test.before or 0), float(test.after or 0))),
+            )
+            return
+    for (model,), before, after in groups(case, calls, ("model",), 10):
+        queues = case.before.calls.number("queue")[before], case.after.calls.number("queue")[after]
+        test = _waits(case, "a call waits for the model", queues, common)
+        if test is not None:
+            yield cause(
+                Kind.QUEUEING,
+                model,
+                f"Calls of {model} wait {_time(test.after)} before they are run; it was {_time(test.before)}.",
+                [test],
+                TESTED,
+                (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
+                effect=one_minus(ratio(float(test.before or 0), float(test.after or 0))),
+            )
+            return
+
+
+def _waits(case: Case, what: str, values: tuple[Floats, Floats], common: float) -> Evidence | None:
+    """A wait counts if its mean or its median grew: a queue holds up some requests, or all."""
+    test = case.shift(what, values[0], values[1], "s")
+    if test is None or test.effect < 0.25:
+        return None
+    middle = float(test.before or 0), float(test.after or 0)
+    highs = [float(np.quantile(finite(each), 0.75)) for each in values]
+    longer = max(abs(middle[1] - middle[0]), abs(highs[1] - highs[0]))
+    if longer < 2 * LEAST_S or ratio(*highs) < 2 or ratio(highs[1] / max(highs[0], 1e-6), common) < 2:
+        return None
+    return test if middle[1] > 0 else None
+
+
+def consumer_stalling(case: Case) -> Iterator[Cause]:
+    """The service takes its time between the chunks of a stream, or leaves before its end."""
+    for (operation, route), before, after in groups(case, calls, ("operation", "route"), 10):
+        if operation not in WRITERS:
+            continue
+        pair = (before, after)
+        held = [side.calls.number("consumer")[mask] for side, mask in zip(case.sides, pair, strict=True)]
+        chunks = [side.calls.number("chunks")[mask] for side, mask in zip(case.sides, pair, strict=True)]
+        pace = [h / np.maximum(c, 1) for h, c in zip(held, chunks, strict=True)]
+        test = case.shift("the service keeps a chunk for", pace[0], pace[1], "s")
+        if test is not None and test.effect >= DISTANCE:
+            totals = [float(np.median(finite(each))) for each in held]
+            if abs(totals[1] - totals[0]) >= 2 * LEAST_S and ratio(*totals) >= 2:
+                yield cause(
+                    Kind.CONSUMER_STALLING,
+                    route,
+                    f"While a stream{_at(route)} comes in, the provider waits {_time(totals[1])} for the service; it was {_time(totals[0])}.",
+                    [test],
+                    TESTED,
+                    (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
+                    effect=one_minus(ratio(*totals)),
+                )
+                continue
+        ends = [
+            [end for end in side.calls.rows(mask, "end") if end]
+            for side, mask in zip(case.sides, pair, strict=True)
+        ]
+        left = [sum(end in {"client_closed", "cancelled", "abandoned"} for end in side) for side in ends]
+        share = case.share(
+            "streams that the service left before their end", (left[0], left[1]), (len(ends[0]), len(ends[1]))
+        )
+        if share is not None and share.effect >= 0.1:
+            yield cause(
+                Kind.CONSUMER_STALLING,
+                route,
+                f"{share.after:.0%} of the streams{_at(route)} are left before their end; it was {share.before:.0%}.",
+                [share],
+                TESTED,
+                (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
+            )
+
+
+def _limited(side: Columns, mask: Mask) -> Any:
+    table = side.calls
+    again = np.nan_to_num(table.number("resends")[mask]) > 0
+    status = table.number("status")[mask] == 429
+    errors = [any(word in str(error).lower() for word in _LIMITED) for error in table.rows(mask, "error")]
+    return again | status | np.array(errors, bool)
+
+
+def _some(side: Columns, mask: Mask, flags: Any) -> list[str]:
+    names = side.calls.rows(mask, "trace")
+    return [names[row] for row in np.flatnonzero(flags)[:20]] or names[:5]
+
+
+def _median_ratio(before: Floats, after: Floats) -> float:
+    left, right = finite(before), finite(after)
+    if min(left.size, right.size) < 10:
+        return math.nan
+    low = float(np.median(left))
+    return float(np.median(right)) / low if low > 0 else math.nan
+
+
+def _time(value: str | float | None) -> str:
+    seconds = float(value or 0.0)
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def _at(route: str) -> str:
+    return f" of {route}" if route else ""
+
+
+DETECTORS = (provider_slower, provider_limited, provider_failing, queueing, consumer_stalling)

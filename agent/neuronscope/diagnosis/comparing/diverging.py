@@ -1,0 +1,222 @@
+"""The first layer whose numbers are not as before, and how they differ: from summaries alone.
+
+For each layer, the runs of one side are compared with those of the other, and with each other: how far two halves
+of the same side are apart is the noise of inputs, batches and kernels, and what is not well beyond it is no
+divergence.  Where the same inputs were seen on both sides, the very runs are compared, which is far sharper.  A change of
+element type widens the noise by the coarser type's rounding.  Nothing here needs a tensor; devices may differ.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from neuronscope.diagnosis import statistics as st
+from neuronscope.diagnosis.comparing.columns import Floats, LayerKey, LayerRows
+
+MEAN, STD, MOST, RMS, ZERO, BAD, COUNT = range(7)
+MIN_RUNS: Final = 8
+MIN_PAIRS: Final = 3
+BEYOND: Final = 4.0  # times the noise
+# Relative rounding of a layer's statistics, by element type: half a unit in the last place, a few dozen times over.
+ROUNDING: Final[Mapping[str, float]] = {
+    "F64": 1e-9,
+    "F32": 2e-4,
+    "F16": 4e-3,
+    "BF16": 3e-2,
+    "F8_E4M3": 0.2,
+    "F8_E5M2": 0.3,
+    "I8": 0.05,
+}
+_DEFAULT_ROUNDING: Final = 1e-3
+_DIGITS: Final = re.compile(r"(\d+)")
+
+
+class How(StrEnum):
+    """In what way a layer's numbers differ."""
+
+    SCALE = "scale"  # all of them larger or smaller by a factor
+    DIRECTION = "direction"  # other numbers of about the same size
+    NOISE = "noise"  # the same, with a little noise
+    SATURATION = "saturation"  # the largest are cut off
+    OUTLIERS = "outliers"  # a few are far larger
+    SPARSER = "sparser"  # more zeros
+    ABSENT = "absent"  # the layer does not run any more
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChange:
+    """One layer, before and after.
+
+    Attributes:
+        size: relative difference of its numbers' size and spread.
+        noise: the same between runs of one side.
+        p: of the best test; None for pairs of the same inputs.
+    """
+
+    model: str
+    layer: str
+    run: str
+    how: How
+    size: float
+    noise: float
+    n_before: int
+    n_after: int
+    p: float | None
+    before: float
+    after: float
+    paired: bool = False
+
+    @property
+    def diverged(self) -> bool:
+        """Is it beyond the noise?"""
+        return self.size > BEYOND * self.noise
+
+
+def order(layer: str) -> tuple[tuple[int, str | int], ...]:
+    """Sorts layers as models run them: numbers in names count as numbers."""
+    return tuple((0, int(part)) if part.isdigit() else (1, part) for part in _DIGITS.split(layer))
+
+
+def changes(
+    before: Mapping[LayerKey, LayerRows],
+    after: Mapping[LayerKey, LayerRows],
+    same_inputs: Mapping[str, str],
+) -> list[LayerChange]:
+    """Every layer that both sides know, in the order of the model.
+
+    Args:
+        same_inputs: traces of the earlier side with those of the later one that had the same input.
+    """
+    keys = sorted({*before} & {*after}, key=lambda key: (key[0], order(key[1]), key[2]))
+    found = (_change(key, before[key], after[key], same_inputs) for key in keys)
+    return [item for item in found if item is not None]
+
+
+def _change(
+    key: LayerKey, before: LayerRows, after: LayerRows, same: Mapping[str, str]
+) -> LayerChange | None:
+    rounding = max(_rounding(before), _rounding(after))
+    paired = _paired(key, before, after, same, rounding)
+    if paired is not None:
+        return paired
+    left, right = _finite_rows(before), _finite_rows(after)
+    if min(len(left), len(right)) < MIN_RUNS:
+        return None
+    m, n = len(left), len(right)
+    tests = [
+        st.ks_p_value(st.ks(np.sort(left[:, column]), np.sort(right[:, column])), m, n)
+        for column in (MEAN, STD, MOST)
+    ]
+    middle = np.median(left, axis=0), np.median(right, axis=0)
+    scale = max(float(middle[0][RMS]), 1e-12)
+    size = max(abs(float(middle[1][column] - middle[0][column])) for column in (MEAN, STD, RMS)) / scale
+    noise = max(rounding, _noise(left, scale), _noise(right, scale))
+    return LayerChange(
+        *key,
+        _how(middle[0], middle[1]),
+        size,
+        noise,
+        m,
+        n,
+        min(1.0, min(tests) * len(tests)),
+        float(middle[0][RMS]),
+        float(middle[1][RMS]),
+    )
+
+
+def _paired(
+    key: LayerKey, before: LayerRows, after: LayerRows, same: Mapping[str, str], rounding: float
+) -> LayerChange | None:
+    """The same inputs on both sides: how far each run is from its twin."""
+    if not same:
+        return None
+    later = dict(zip(after.traces, after.values, strict=True))
+    pairs = [
+        (values, later[twin])
+        for trace, values in zip(before.traces, before.values, strict=True)
+        if (twin := same.get(trace)) is not None and twin in later
+    ]
+    if len(pairs) < MIN_PAIRS:
+        return None
+    left, right = np.array([a for a, _ in pairs]), np.array([b for _, b in pairs])
+    good = np.isfinite(left[:, :4]).all(axis=1) & np.isfinite(right[:, :4]).all(axis=1)
+    left, right = left[good], right[good]
+    if len(left) < MIN_PAIRS:
+        return None
+    scale = np.maximum(left[:, RMS], 1e-12)
+    apart = np.max(np.abs(right[:, [MEAN, STD, RMS]] - left[:, [MEAN, STD, RMS]]), axis=1) / scale
+    middle = np.median(left, axis=0), np.median(right, axis=0)
+    return LayerChange(
+        *key,
+        _how(middle[0], middle[1], apart),
+        float(np.median(apart)),
+        rounding,
+        len(left),
+        len(right),
+        None,
+        float(middle[0][RMS]),
+        float(middle[1][RMS]),
+        paired=True,
+    )
+
+
+def _finite_rows(rows: LayerRows) -> Floats:
+    values = np.array(rows.values, dtype=np.float64).reshape(len(rows.values), 7)
+    return values[np.isfinite(values[:, :4]).all(axis=1)]
+
+
+def _noise(values: Floats, scale: float) -> float:
+    """How far medians of random halves of one side are apart, as a share of its size: the largest of some."""
+    random = np.random.default_rng(0)
+    half = max(1, len(values) // 2)
+    worst = 0.0
+    for _ in range(12):
+        rows = random.permutation(len(values))
+        first, second = values[rows[:half]], values[rows[half:]]
+        apart = np.abs(np.median(first, axis=0) - np.median(second, axis=0))
+        worst = max(worst, float(max(apart[column] for column in (MEAN, STD, RMS))) / scale)
+    return worst / 2  # two halves scatter √2 times as much each, and both do
+
+
+def _rounding(rows: LayerRows) -> float:
+    return max((ROUNDING.get(dtype, _DEFAULT_ROUNDING) for dtype in rows.dtypes), default=_DEFAULT_ROUNDING)
+
+
+def _how(before: Floats, after: Floats, apart: Floats | None = None) -> How:
+    rms = max(float(before[RMS]), 1e-12), max(float(after[RMS]), 1e-12)
+    grown = rms[1] / rms[0]
+    peak = (float(before[MOST]) / rms[0]) or 1e-12, (float(after[MOST]) / rms[1]) or 1e-12
+    if float(after[ZERO]) - float(before[ZERO]) > 0.1:
+        return How.SPARSER
+    if peak[1] / peak[0] < 0.6:
+        return How.SATURATION
+    if peak[1] / peak[0] > 1.7:
+        return How.OUTLIERS
+    means = float(before[MEAN]) / rms[0], float(after[MEAN]) / rms[1]
+    if abs(math.log(grown)) > 0.05 and abs(means[1] - means[0]) < 0.05:
+        return How.SCALE
+    if apart is not None and float(np.median(apart)) < 0.02:
+        return How.NOISE
+    return How.DIRECTION
+
+
+def dead(before: LayerRows, after: LayerRows) -> tuple[float, float, int, int] | None:
+    """Mean share of zeros before and after, and how many runs; None where it is not known."""
+    values = [np.array([row[ZERO] for row in rows.values]) for rows in (before, after)]
+    known = [each[np.isfinite(each)] for each in values]
+    if min(map(len, known)) < MIN_RUNS:
+        return None
+    return float(known[0].mean()), float(known[1].mean()), len(known[0]), len(known[1])
+
+
+def bad_runs(rows: LayerRows) -> tuple[int, int, Sequence[str]]:
+    """(runs with NaN or Inf, runs, traces of the former)."""
+    traces = [trace for row, trace in zip(rows.values, rows.traces, strict=True) if row[BAD] > 0]
+    return len(traces), len(rows.values), traces

@@ -1,0 +1,173 @@
+"""Causes before what follows from them: a graph of kinds, and what users notice of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from neuronscope.diagnosis.comparing.result import Cause, Effect, Symptom
+from neuronscope.diagnosis.kinds import Kind, Stage
+
+_K, _E = Kind, Effect
+_INDEX: Final = {_K.INDEX_LOST, _K.INDEX_GREW, _K.INDEX_REWRITTEN, _K.INDEX_STALE, _K.INDEX_DUPLICATED}
+_LAYERS: Final = {_K.LAYERS_DIVERGED, _K.NON_FINITE, _K.DEAD_UNITS}
+
+# What follows from what.  A finding of a kind on the right is a consequence where one on the left was found.
+FOLLOWS: Final[Mapping[Kind, frozenset[Kind]]] = {
+    kind: frozenset(kinds)
+    for kind, kinds in {
+        _K.EMBEDDER_CHANGED: {
+            *_INDEX,
+            *_LAYERS,
+            _K.QUERIES_SHIFTED,
+            _K.QUERIES_OR_EMBEDDER,
+            _K.SEARCH_CHANGED,
+            _K.PRECISION_CHANGED,
+        },
+        _K.COLLECTION_SWITCHED: {*_INDEX, _K.SEARCH_CHANGED, _K.FILTER_CHANGED},
+        _K.INDEX_DUPLICATED: {_K.INDEX_LOST, _K.INDEX_GREW, _K.SEARCH_CHANGED},
+        _K.INDEX_REWRITTEN: {_K.INDEX_LOST, _K.INDEX_GREW, _K.SEARCH_CHANGED},
+        _K.INDEX_STALE: {_K.INDEX_LOST, _K.INDEX_GREW, _K.SEARCH_CHANGED},
+        _K.INDEX_LOST: {_K.FILTER_CHANGED, _K.INDEX_GREW},
+        _K.QUERIES_SHIFTED: {*_INDEX, *_LAYERS, _K.OUTPUT_CUT, _K.TOKENIZER_CHANGED},
+        _K.TRAFFIC_CHANGED: {
+            _K.QUERIES_SHIFTED,
+            _K.QUERIES_OR_EMBEDDER,
+            _K.QUEUEING,
+            _K.CACHE_LOST,
+            _K.LAYERS_DIVERGED,
+        },
+        _K.SEARCH_CHANGED: {_K.INDEX_GREW, _K.INDEX_LOST, _K.INDEX_REWRITTEN},
+        _K.RERANKER_CHANGED: {_K.SEARCH_CHANGED},
+        _K.PROMPT_CHANGED: {_K.CACHE_LOST, _K.OUTPUT_CUT, _K.TOKENIZER_CHANGED},
+        _K.SYSTEM_PROMPT_CHANGED: {_K.CACHE_LOST, _K.OUTPUT_CUT, _K.TOKENIZER_CHANGED},
+        _K.TOOLS_CHANGED: {_K.CACHE_LOST, _K.TOKENIZER_CHANGED},
+        _K.CONTEXT_DROPPED: {_K.CACHE_LOST, _K.TOKENIZER_CHANGED},
+        _K.MODEL_CHANGED: {
+            _K.TOKENIZER_CHANGED,
+            _K.OUTPUT_CUT,
+            _K.CACHE_LOST,
+            _K.PROVIDER_SLOWER,
+            _K.WEIGHTS_CHANGED,
+            *_LAYERS,
+        },
+        _K.SAMPLING_CHANGED: {_K.OUTPUT_CUT},
+        _K.PRECISION_CHANGED: {*_LAYERS, _K.WEIGHTS_CHANGED},
+        _K.WEIGHTS_CHANGED: {*_LAYERS, _K.OUTPUT_CUT},
+        _K.ENVIRONMENT_CHANGED: {*_LAYERS, _K.TOKENIZER_CHANGED},
+        _K.NON_FINITE: {_K.LAYERS_DIVERGED, _K.DEAD_UNITS},
+        _K.DEAD_UNITS: {_K.LAYERS_DIVERGED},
+        _K.PROVIDER_LIMITED: {_K.PROVIDER_SLOWER, _K.PROVIDER_FAILING, _K.QUEUEING},
+        _K.PROVIDER_SLOWER: {_K.QUEUEING},
+        _K.CONSUMER_STALLING: {_K.PROVIDER_SLOWER},
+        _K.CACHE_LOST: {_K.PROVIDER_SLOWER},
+    }.items()
+}
+
+_RETRIEVAL: Final = (_E.RESULTS, _E.SCORES, _E.EMPTY, _E.PROMPT_SIZE, _E.ANSWERS, _E.COST)
+_PROMPT: Final = (_E.PROMPT_SIZE, _E.ANSWERS, _E.COST, _E.LATENCY, _E.FIRST_CHUNK)
+_TIME: Final = (_E.LATENCY, _E.FIRST_CHUNK, _E.ERRORS)
+EXPLAINS: Final[Mapping[Kind, tuple[Effect, ...]]] = {
+    **dict.fromkeys(
+        (
+            _K.EMBEDDER_CHANGED,
+            _K.EMBEDDERS_MIXED,
+            *sorted(_INDEX),
+            _K.COLLECTION_SWITCHED,
+            _K.SEARCH_CHANGED,
+            _K.FILTER_CHANGED,
+            _K.QUERIES_OR_EMBEDDER,
+        ),
+        _RETRIEVAL,
+    ),
+    _K.RERANKER_CHANGED: (_E.RESULTS, _E.PROMPT_SIZE, _E.ANSWERS, _E.COST, _E.LATENCY),
+    _K.QUERIES_SHIFTED: (*_RETRIEVAL, _E.LATENCY, _E.FIRST_CHUNK, _E.LAYERS),
+    _K.TRAFFIC_CHANGED: tuple(Effect),
+    **dict.fromkeys(
+        (
+            _K.PROMPT_CHANGED,
+            _K.SYSTEM_PROMPT_CHANGED,
+            _K.CONTEXT_DROPPED,
+            _K.TOOLS_CHANGED,
+            _K.TOKENIZER_CHANGED,
+        ),
+        _PROMPT,
+    ),
+    _K.MODEL_CHANGED: (_E.ANSWERS, _E.PROMPT_SIZE, _E.COST, *_TIME),
+    _K.SAMPLING_CHANGED: (_E.ANSWERS, _E.COST, _E.LATENCY),
+    _K.OUTPUT_CUT: (_E.ANSWERS, _E.COST, _E.LATENCY),
+    **dict.fromkeys(
+        (_K.WEIGHTS_CHANGED, _K.PRECISION_CHANGED, _K.LAYERS_DIVERGED, _K.DEAD_UNITS, _K.NON_FINITE),
+        (_E.LAYERS, _E.ANSWERS, _E.RESULTS, _E.SCORES, _E.LATENCY),
+    ),
+    _K.CACHE_LOST: (_E.COST, _E.FIRST_CHUNK, _E.LATENCY),
+    **dict.fromkeys((_K.PROVIDER_SLOWER, _K.PROVIDER_LIMITED, _K.PROVIDER_FAILING), (*_TIME, _E.ANSWERS)),
+    _K.QUEUEING: _TIME,
+    _K.CONSUMER_STALLING: (_E.LATENCY, _E.ANSWERS),
+    _K.ENVIRONMENT_CHANGED: (_E.LAYERS, _E.LATENCY, _E.ANSWERS, _E.SCORES),
+    _K.FIDELITY_CHANGED: (),
+}
+# Told after others that are as sure: they explain much, and so say little.
+_BROAD: Final = frozenset({Stage.ENVIRONMENT, Stage.AGENT, Stage.TRAFFIC})
+_ORDER: Final = {stage: place for place, stage in enumerate(Stage)}
+
+
+def rank(
+    found: Iterable[Cause], symptoms: Sequence[Symptom]
+) -> tuple[tuple[Cause, ...], tuple[Cause, ...], tuple[Symptom, ...]]:
+    """(causes, likeliest first; consequences; symptoms with what explains them)."""
+    merged = _merge(found)
+    kinds = {item.kind for item in merged}
+    noticed = {symptom.effect for symptom in symptoms}
+    causes: list[Cause] = []
+    consequences: list[Cause] = []
+    for item in merged:
+        because = tuple(
+            kind
+            for kind in Kind
+            if kind in kinds and kind is not item.kind and item.kind in FOLLOWS.get(kind, ())
+        )
+        explains = tuple(effect for effect in EXPLAINS.get(item.kind, ()) if effect in noticed)
+        told = replace(item, explains=explains, because=because)
+        (consequences if because else causes).append(told)
+    causes.sort(key=_likelihood)
+    consequences.sort(key=_likelihood)
+    explained = tuple(
+        replace(
+            symptom,
+            explained_by=tuple(
+                dict.fromkeys(item.kind for item in causes if symptom.effect in item.explains)
+            ),
+        )
+        for symptom in symptoms
+    )
+    return tuple(causes), tuple(consequences), explained
+
+
+def _likelihood(item: Cause) -> tuple[float, int]:
+    explains = 0.05 if item.explains else 0.0
+    broad = 0.2 if item.stage in _BROAD else 0.0
+    return -(item.confidence + explains + 0.04 * min(1.0, item.effect) - broad), _ORDER[item.stage]
+
+
+def _merge(found: Iterable[Cause]) -> list[Cause]:
+    """One finding of a kind: the surest, with what the others have to show."""
+    merged: dict[Kind, Cause] = {}
+    for item in found:
+        known = merged.get(item.kind)
+        if known is None:
+            merged[item.kind] = item
+            continue
+        first, second = (
+            (known, item)
+            if (known.confidence, known.effect) >= (item.confidence, item.effect)
+            else (item, known)
+        )
+        merged[item.kind] = replace(
+            first,
+            evidence=(*first.evidence, *second.evidence)[:12],
+            traces_before=first.traces_before or second.traces_before,
+            traces_after=first.traces_after or second.traces_after,
+        )
+    return list(merged.values())

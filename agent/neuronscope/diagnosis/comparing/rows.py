@@ -1,0 +1,239 @@
+"""From one span or layer record to rows of a side's columns.  Pure but for the tables they add to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from neuronscope.diagnosis.comparing.columns import UNKNOWN, Columns, LayerRows, Table
+from neuronscope.signals import names
+from neuronscope.signals.records import LayerRecord, SpanRecord
+from neuronscope.signals.scores import scale_of
+
+MAX_LAYER_ROWS: Final = 4_000  # of a layer: more would make no threshold sharper
+CALLS: Final = frozenset(
+    {"chat", "text_completion", "generate_content", "embeddings", "rerank", "moderation"}
+)
+_PARAMETERS: Final = (
+    ("temperature", names.REQUEST_TEMPERATURE),
+    ("top_p", names.REQUEST_TOP_P),
+    ("top_k", names.REQUEST_TOP_K),
+    ("max_tokens", names.REQUEST_MAX_TOKENS),
+    ("frequency_penalty", names.REQUEST_FREQUENCY_PENALTY),
+    ("presence_penalty", names.REQUEST_PRESENCE_PENALTY),
+    ("choices", names.REQUEST_CHOICE_COUNT),
+    ("reasoning", names.REASONING_LEVEL),
+    ("output", names.OUTPUT_TYPE),
+    ("dimensions", names.EMBEDDING_DIMENSIONS),
+)
+_CALL_NUMBERS: Final = (
+    ("input_tokens", names.INPUT_TOKENS),
+    ("output_tokens", names.OUTPUT_TOKENS),
+    ("cached", names.CACHE_READ_TOKENS),
+    ("cache_written", names.CACHE_WRITE_TOKENS),
+    ("reasoning", names.REASONING_TOKENS),
+    ("first_chunk", names.TIME_TO_FIRST_CHUNK),
+    ("chunks", names.STREAM_CHUNKS),
+    ("consumer", names.STREAM_CONSUMER),
+    ("queue", names.MODEL_QUEUE),
+    ("prefill", names.MODEL_PREFILL),
+    ("decode", names.MODEL_DECODE),
+    ("decode_rate", names.MODEL_DECODE_RATE),
+    ("batch", names.MODEL_BATCH),
+    ("resends", names.HTTP_RESEND_COUNT),
+    ("status", names.HTTP_RESPONSE_STATUS_CODE),
+    ("limit_left", names.RATE_LIMIT_REQUESTS_LEFT),
+    ("cost", names.COST),
+    ("messages", names.INPUT_MESSAGE_COUNT),
+    ("inputs", names.INPUT_COUNT),
+    ("characters", names.PROMPT_CHARACTERS),
+    ("system_characters", names.SYSTEM_CHARACTERS),
+    ("documents", names.PROMPT_DOCUMENTS_RETRIEVED),
+    ("documents_whole", names.PROMPT_DOCUMENTS_WHOLE),
+    ("documents_cut", names.PROMPT_DOCUMENTS_CUT),
+    ("dimension", names.EMBEDDING_DIMENSIONS),
+    ("returned", names.RETRIEVAL_RETURNED),
+    ("rerank_shift", names.RERANK_SHIFT),
+    ("top", names.RETRIEVAL_TOP_SCORE),
+    ("non_finite", names.LAYERS_NON_FINITE),
+    ("layer_records", names.LAYERS_RECORDS),
+    ("layers_skipped", names.LAYERS_SKIPPED),
+    ("checksum", names.PROMPT_CHECKSUM),
+)
+_CALL_TEXTS: Final = (
+    ("provider", names.PROVIDER_NAME),
+    ("model", names.REQUEST_MODEL),
+    ("answered_by", names.RESPONSE_MODEL),
+    ("backend", names.OPENAI_FINGERPRINT),
+    ("address", names.SERVER_ADDRESS),
+    ("end", names.STREAM_END),
+    ("error", names.ERROR_TYPE),
+    ("system", names.SYSTEM_FINGERPRINT),
+    ("tools", names.TOOLS_FINGERPRINT),
+    ("stored_as", names.MODEL_QUANTIZATION),
+    ("weights", names.MODEL_WEIGHTS),
+    ("dtype", names.MODEL_DTYPE),
+    ("fidelity", names.FIDELITY),
+    ("reason", names.FIDELITY_REASON),
+    ("tier", names.OPENAI_RESPONSE_SERVICE_TIER),
+    ("watched", names.MODEL_NAME),
+)
+_CALL_LISTS: Final = (
+    ("finish", names.FINISH_REASONS),
+    ("pieces", names.PROMPT_PIECES),
+    ("wrapped", names.MODEL_WRAPPERS),
+    ("adapters", names.MODEL_ADAPTERS),
+    ("edits", names.EDITS),
+)
+_CONTENT: Final = (names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.RETRIEVAL_QUERY_TEXT)
+
+
+def weight_of(attributes: Mapping[str, Any]) -> float:
+    """How many traces this one of a sampled recording stands for."""
+    value = attributes.get(names.SAMPLING_WEIGHT)
+    return float(value) if isinstance(value, int | float) and value > 0 else 1.0
+
+
+def add_span(side: Columns, span: SpanRecord, trace: str) -> None:
+    """Add a span to the tables it belongs to."""
+    attributes: Mapping[str, Any] = span.attributes
+    operation = attributes.get(names.OPERATION_NAME)
+    if not side.content and any(key in attributes for key in _CONTENT):
+        side.content = True
+    if operation == "retrieval":
+        batch = [event for event in span.events if event.name == names.RETRIEVAL_QUERY]
+        for event in batch:
+            _add_search(side, span, {**attributes, **event.attributes}, trace)
+        if not batch:
+            _add_search(side, span, attributes, trace)
+    elif operation in CALLS:
+        _add_call(side.calls, span, attributes, trace, str(operation))
+        _add_aggregates(side, attributes, trace)
+
+
+def _add_search(side: Columns, span: SpanRecord, attributes: Mapping[str, Any], trace: str) -> None:
+    add = side.searches.columns
+    get = attributes.get
+    metric = get(names.RETRIEVAL_METRIC) or ""
+    normalised = scale_of(metric).normalised
+    top, kth, returned = (
+        get(names.RETRIEVAL_TOP_SCORE),
+        get(names.RETRIEVAL_KTH_SCORE),
+        get(names.RETRIEVAL_RETURNED),
+    )
+    add["top"].append(UNKNOWN if top is None else _short(normalised(top)))
+    add["kth"].append(UNKNOWN if kth is None else _short(normalised(kth)))
+    margin = get(names.RETRIEVAL_MARGIN)
+    add["margin"].append(UNKNOWN if margin is None or (returned or 0) < 2 else _short(margin))
+    add["norm"].append(_short(_number(get(names.QUERY_NORM))))
+    add["returned"].append(_number(returned))
+    add["k"].append(_number(get(names.RETRIEVAL_TOP_K)))
+    add["dimension"].append(_number(get(names.QUERY_DIMENSION)))
+    add["duration"].append((span.end_unix_ns - span.start_unix_ns) / 1e9)
+    add["start"].append(span.start_unix_ns / 1e9)
+    add["weight"].append(weight_of(attributes))
+    add["trace"].append(trace)
+    add["store"].append(get(names.DB_SYSTEM) or "")
+    add["collection"].append(get(names.DB_COLLECTION) or "")
+    add["namespace"].append(get(names.DB_NAMESPACE) or "")
+    add["metric"].append(metric)
+    add["filtered"].append(bool(get(names.RETRIEVAL_FILTERED)))
+    add["fingerprint"].append(get(names.QUERY_FINGERPRINT) or "")
+    add["embedder"].append(get(names.EMBEDDER_FINGERPRINT) or "")
+    add["dtype"].append(get(names.QUERY_DTYPE) or "")
+    ids = tuple(get(names.RETRIEVAL_IDS) or ())
+    if ids and not side.hashed and str(ids[0]).startswith("sha256:"):
+        side.hashed = True
+    add["ids"].append(ids)
+    add["scores"].append(tuple(get(names.RETRIEVAL_SCORES) or ()))
+    stages = tuple(get(names.RETRIEVAL_STAGES) or ())
+    add["stages"].append(
+        tuple(zip(stages, get(names.RETRIEVAL_STAGES_K) or (0,) * len(stages), strict=False))
+    )
+    add["error"].append(get(names.ERROR_TYPE) or "")
+    add["operation"].append(get(names.DB_OPERATION) or "")
+    add["keys"].append(tuple(get(names.RETRIEVAL_METADATA_KEYS) or ()))
+    add["canary"].append("")
+    add["route"].append("")
+
+
+def _add_call(
+    table: Table, span: SpanRecord, attributes: Mapping[str, Any], trace: str, operation: str
+) -> None:
+    add, get = table.columns, attributes.get
+    for name, key in _CALL_NUMBERS:
+        value = get(key)
+        add[name].append(UNKNOWN if value is None else _number(value))
+    for name, key in _CALL_TEXTS:
+        add[name].append(get(key) or "")
+    for name, key in _CALL_LISTS:
+        value = get(key)
+        add[name].append(tuple(value) if value else ())
+    add["parameters"].append(tuple([(name, get(key)) for name, key in _PARAMETERS if get(key) is not None]))
+    add["duration"].append((span.end_unix_ns - span.start_unix_ns) / 1e9)
+    add["start"].append(span.start_unix_ns / 1e9)
+    add["weight"].append(weight_of(attributes))
+    add["trace"].append(trace)
+    add["span"].append(span.span_id)
+    add["operation"].append(operation)
+    add["layers"].append(tuple(get(names.LAYERS_IDS) or ()))
+    add["in_process"].append(names.MODEL_NAME in attributes)
+    add["dropped"].append(span.dropped_attributes)
+    add["route"].append("")
+
+
+def _add_aggregates(side: Columns, attributes: Mapping[str, Any], trace: str) -> None:
+    """What a span tells about the layers that ran in it."""
+    layers = attributes.get(names.LAYERS_IDS)
+    if not layers:
+        return
+    model = str(attributes.get(names.MODEL_NAME) or "")
+    columns = [
+        attributes.get(key) or () for key in (names.LAYERS_MEAN, names.LAYERS_STD, names.LAYERS_ABS_MAX)
+    ]
+    for layer, mean, std, most in zip(layers, *columns, strict=False):
+        rows = side.aggregated.setdefault((model, layer, "call"), LayerRows())
+        if len(rows.values) < MAX_LAYER_ROWS:
+            rms = math.hypot(mean, std)
+            rows.values.append((mean, std, most, rms, UNKNOWN, UNKNOWN, UNKNOWN))
+            rows.traces.append(trace)
+
+
+def add_layer(side: Columns, record: LayerRecord) -> None:
+    """Add a layer record to its layer's rows."""
+    side.layer_records += 1
+    side.tensors += record.tensor is not None
+    summary = record.summary
+    if summary is None or record.role != "output" or record.index != 0:
+        return
+    run = "first" if record.step == 0 else "later"
+    rows = side.layers.setdefault((record.model, record.layer_id, run), LayerRows())
+    rows.dtypes[record.dtype] += 1
+    bad = summary.nan_count + summary.inf_count
+    if len(rows.values) >= MAX_LAYER_ROWS and not bad:
+        return
+    count = max(1, summary.count)
+    rows.values.append(
+        (
+            summary.mean,
+            summary.std,
+            summary.abs_max,
+            summary.l2 / math.sqrt(count),
+            summary.zero_count / count,
+            bad / count,
+            float(count),
+        )
+    )
+    rows.traces.append("" if record.trace_id is None else f"{record.trace_id:032x}")
+    if summary.sketch is not None and len(rows.sketches) < MAX_LAYER_ROWS // 4:
+        rows.sketches.append(summary.sketch)
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else UNKNOWN
+
+
+def _short(value: float) -> float:
+    """Five significant digits: what rounding does to a norm of one must not look like a change of it."""
+    return float(f"{value:.5g}") if math.isfinite(value) else UNKNOWN
