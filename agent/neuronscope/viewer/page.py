@@ -41,18 +41,19 @@ _PLACE: Final = re.compile(r"\{\{(\w+)\}\}")
 def page(artifact: Artifact, limits: Limits | None = None) -> str:
     """The artifact as one self-contained HTML page."""
     name = Path(artifact.path).resolve().name if artifact.path else "recording"
-    style, script = _source("style.css"), _script()
+    style, script = source("style.css"), _script()
     parts = {
         "title": html.escape(visible(name)),
-        "policy": _policy(style, script),
+        "policy": policy(style, script),
         "style": style,
         "script": script,
         "data": embeddable(page_data(artifact, name, limits)),
     }
-    return _PLACE.sub(lambda place: parts[place[1]], _source("page.html"))
+    return _PLACE.sub(lambda place: parts[place[1]], source("page.html"))
 
 
-def _policy(style: str, script: str) -> str:
+def policy(style: str, script: str) -> str:
+    """The Content-Security-Policy of a page: this style, this script, and nothing else."""
     return "; ".join(
         (
             "default-src 'none'",
@@ -79,12 +80,13 @@ def _script() -> str:
 
 def _module(name: str) -> str:
     """A module as a function that returns what it exports."""
-    source = _source(f"{name}.js")
-    exported = ", ".join(found[1] for found in _EXPORT.findall(source))
-    body = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = $\2;", source))
+    text = source(f"{name}.js")
+    exported = ", ".join(found[1] for found in _EXPORT.findall(text))
+    body = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = $\2;", text))
     return f"const ${name} = (() => {{\n{body}return {{ {exported} }};\n}})();"
 
 
 @cache
-def _source(name: str) -> str:
+def source(name: str) -> str:
+    """One of the page's sources."""
     return (files("neuronscope.viewer") / "html" / name).read_text("utf-8")
