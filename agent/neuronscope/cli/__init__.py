@@ -19,6 +19,7 @@ _COMMANDS = {
     "cut": "neuronscope.cli.copy:cut",
     "dashboards": "neuronscope.cli.dashboards:dashboards",
     "demo": "neuronscope.cli.demo:demo",
+    "diff": "neuronscope.cli.diff:diff",
     "doctor": "neuronscope.cli.doctor:doctor",
     "export": "neuronscope.cli.export:export",
     "ls": "neuronscope.cli.ls:list_recordings",
