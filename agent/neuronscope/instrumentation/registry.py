@@ -77,6 +77,7 @@ CLIENTS: Final[dict[str, Entry]] = {
 }
 # In order of precedence, after what the user registered.
 BACKENDS: Final[dict[str, Entry]] = {
+    "tf": Entry("neuronscope_instrumentation.tf:ADAPTER", "keras", "tf"),  # on torch its layers are modules
     "torch": Entry("neuronscope_instrumentation.torch:ADAPTER", "torch", "torch"),
     "jax": Entry("neuronscope_instrumentation.jax:ADAPTER", "jax", "jax"),
 }
