@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from neuronscope.exceptions import LayerNotFoundError
@@ -260,4 +261,5 @@ def _code(function: Any) -> CodeType | None:
 
 
 def _name(model: Any) -> str:
-    return getattr(model, "__name__", None) or type(model).__name__
+    # Asking a module of linen for what it has not makes it set itself up.
+    return model.__name__ if isinstance(model, FunctionType) else type(model).__name__
