@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+import jax_case
 from neuronscope.engine.guard import GUARD
 from neuronscope.exceptions import LayerNotFoundError
 from neuronscope.fingerprints import fingerprint
@@ -32,6 +33,7 @@ from neuronscope.instrumentation import (
 )
 from neuronscope.signals import names
 from neuronscope.signals.tensors import LayerSpec, TensorSnapshot
+from neuronscope_instrumentation.jax import ADAPTER as JAX_ADAPTER
 from neuronscope_instrumentation.torch import ADAPTER
 
 
@@ -172,6 +174,9 @@ CASES = {
         run_engine,
         Engine.marks,
     ),
+    "nnx": Case(JAX_ADAPTER, jax_case.Pair, jax_case.eager, jax_case.marks),
+    "nnx compiled": Case(JAX_ADAPTER, jax_case.Pair, jax_case.compiled, jax_case.marks),
+    "linen": Case(JAX_ADAPTER, jax_case.bound, jax_case.compiled, jax_case.marks),
 }
 
 
@@ -203,7 +208,7 @@ def test_it_has_a_name_and_matches_its_own_models_only(case: Case, model: Any) -
     assert case.adapter.name
     assert case.adapter.matches(model)
     assert not case.adapter.matches(object())
-    others = [other.make(0) for other in CASES.values() if other is not case]
+    others = [other.make(0) for other in CASES.values() if other.adapter is not case.adapter]
     assert not any(map(case.adapter.matches, others))
     assert set(sys.modules) == modules
 
