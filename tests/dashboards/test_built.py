@@ -257,7 +257,7 @@ def test_what_the_user_has_edited_is_kept(tmp_path: Path) -> None:
 
 def test_our_yaml_is_read_as_it_was_meant() -> None:
     """By a YAML library: words that look like something else, blocks, empty things, nesting."""
-    value = {
+    value: dict[str, Any] = {
         "plain": "a b/c",
         "on": "off",
         "5m": "5m",
