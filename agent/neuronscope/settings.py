@@ -313,6 +313,12 @@ class Settings:
         _text,
         also=("PROMETHEUS_MULTIPROC_DIR",),
     )
+    system_metrics: bool = _setting(
+        True,
+        "NEURONSCOPE_SYSTEM_METRICS",
+        "Metrics of the process and its GPUs, by psutil and nvidia-ml-py where installed (the extra `system`).",
+        _boolean,
+    )
     label_values: int = _setting(
         40,
         "NEURONSCOPE_LABEL_VALUES",

@@ -2,7 +2,7 @@
 
 Written from the published texts, not from our registry, so that the two can disagree: GenAI spans and
 metrics of semantic-conventions v1.41.0 with the span attributes of semantic-conventions-genai's main branch,
-databases and HTTP of v1.44.0.
+databases, HTTP, processes and hardware of v1.44.0.
 """
 
 from __future__ import annotations
@@ -171,6 +171,7 @@ _GENAI_LABELS = {
     "server.address", "server.port",
 }  # fmt: skip
 # Metric: instrument, unit, buckets, attributes it may have.
+_HARDWARE = {"hw.id", "hw.name", "hw.parent", "hw.model", "hw.vendor"}
 METRICS: dict[str, tuple[str, str, tuple[float, ...], set[str]]] = {
     "gen_ai.client.token.usage": ("histogram", "{token}", T, {*_GENAI_LABELS, "gen_ai.token.type"}),
     "gen_ai.client.operation.duration": ("histogram", "s", D, {*_GENAI_LABELS, "error.type"}),
@@ -186,6 +187,19 @@ METRICS: dict[str, tuple[str, str, tuple[float, ...], set[str]]] = {
         {"http.request.method", "http.route", "http.response.status_code", "url.scheme", "error.type",
          "network.protocol.version", "server.address", "server.port"},
     ),
+    # Where the conventions have an UpDownCounter that is observed, we have a gauge: both are read alike.
+    "process.cpu.time": ("counter", "s", (), {"cpu.mode"}),
+    "process.memory.usage": ("gauge", "By", (), set()),
+    "process.memory.virtual": ("gauge", "By", (), set()),
+    "process.unix.file_descriptor.count": ("gauge", "{file_descriptor}", (), set()),
+    "process.thread.count": ("gauge", "{thread}", (), set()),
+    "process.context_switches": ("counter", "{context_switch}", (), {"process.context_switch.type"}),
+    "hw.gpu.utilization": ("gauge", "1", (), {*_HARDWARE, "hw.gpu.task"}),
+    "hw.gpu.memory.usage": ("gauge", "By", (), _HARDWARE),
+    "hw.gpu.memory.limit": ("gauge", "By", (), _HARDWARE),
+    "hw.temperature": ("gauge", "Cel", (), {*_HARDWARE, "hw.type"}),
+    "hw.power": ("gauge", "W", (), {*_HARDWARE, "hw.type"}),
+    "hw.energy": ("counter", "J", (), {*_HARDWARE, "hw.type"}),
 }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from neuronscope.engine.propagation import unobserved
 from neuronscope.engine.provider import Pipeline, takes_in
 from neuronscope.engine.span import LightSpan
 from neuronscope.engine.span_metrics import SpanMetrics
+from neuronscope.engine.system_metrics import SystemMetrics
 from neuronscope.engine.worker import Worker
 from neuronscope.exporters import Exporter, ExporterContext
 from neuronscope.governor import Budget
@@ -118,6 +119,7 @@ class Engine(Calls):
         self.budget = self.steward.budget
         self._policy = ContentPolicy(settings, self._redactor)
         self.metrics.before_collect(self._observe_self)
+        self._system: SystemMetrics | None = None  # made when first asked: it loads libraries
         GUARD.on_fault = lambda site, kind: self.metrics.add(
             names.INTERNAL_ERRORS, 1, (("site", site), ("kind", kind))
         )
@@ -222,6 +224,10 @@ class Engine(Calls):
         self.metrics.set(names.QUEUE_SPANS, worker.pending if worker is not None else 0)
         self.metrics.set(names.QUEUE_BYTES, worker.pending_bytes if worker is not None else 0)
         self.steward.observe()
+        if self.settings.system_metrics:
+            if self._system is None:
+                self._system = SystemMetrics(self.metrics)
+            self._system.observe()
 
     def _export_now(self) -> None:
         if self._worker is not None:

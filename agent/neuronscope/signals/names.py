@@ -92,7 +92,15 @@ def prometheus_label(key: str) -> str:
     return name if name and not name[0].isdigit() else f"key_{name}"
 
 
-_PROMETHEUS_UNITS: Final = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "%": "_percent"}
+_PROMETHEUS_UNITS: Final = {
+    "s": "_seconds",
+    "By": "_bytes",
+    "1": "_ratio",
+    "%": "_percent",
+    "Cel": "_celsius",
+    "W": "_watts",
+    "J": "_joules",
+}
 
 ATTRIBUTES: dict[str, Attribute] = {}
 EVENTS: dict[str, Event] = {}
@@ -652,6 +660,43 @@ LAYER_ZEROS: Final = _metric(
 )
 LAYER_RECORDS: Final = _metric(
     "neuronscope.layer.records", _C, "{record}", "Layer records taken.", (MODEL_NAME, FIDELITY)
+)
+# The process, and its GPUs: names of the semantic conventions for processes and hardware.
+PROCESS_CPU: Final = _metric("process.cpu.time", _C, "s", "CPU time of the process.", ("cpu.mode",))
+PROCESS_MEMORY: Final = _metric("process.memory.usage", _G, "By", "Resident memory of the process.")
+PROCESS_VIRTUAL: Final = _metric("process.memory.virtual", _G, "By", "Address space of the process.")
+PROCESS_FILES: Final = _metric(
+    "process.unix.file_descriptor.count", _G, "{file_descriptor}", "Open file descriptors of the process."
+)
+PROCESS_THREADS: Final = _metric("process.thread.count", _G, "{thread}", "Threads of the process.")
+PROCESS_SWITCHES: Final = _metric(
+    "process.context_switches",
+    _C,
+    "{context_switch}",
+    "Times that the process gave its processor away, or lost it.",
+    ("process.context_switch.type",),
+)
+_GPU = ("hw.id",)
+GPU_UTILIZATION: Final = _metric(
+    "hw.gpu.utilization", _G, "1", "Share of time in which a GPU was at work.", _GPU
+)
+GPU_MEMORY: Final = _metric("hw.gpu.memory.usage", _G, "By", "Memory of a GPU that is in use.", _GPU)
+GPU_MEMORY_LIMIT: Final = _metric("hw.gpu.memory.limit", _G, "By", "Memory of a GPU.", _GPU)
+TEMPERATURE: Final = _metric("hw.temperature", _G, "Cel", "Temperature of a GPU.", (*_GPU, "hw.type"))
+POWER: Final = _metric("hw.power", _G, "W", "Power that a GPU draws.", (*_GPU, "hw.type"))
+ENERGY: Final = _metric("hw.energy", _C, "J", "Energy that a GPU has used.", (*_GPU, "hw.type"))
+TORCH_MEMORY: Final = _metric(
+    "neuronscope.torch.memory",
+    _G,
+    "By",
+    "Memory of PyTorch's allocator on a GPU: allocated, reserved, or inactive_split (free, but in pieces).",
+    (*_GPU, "state"),
+)
+TORCH_RETRIES: Final = _metric(
+    "neuronscope.torch.alloc_retries", _C, "{retry}", "Allocations that needed the cache to be emptied.", _GPU
+)
+TORCH_OOMS: Final = _metric(
+    "neuronscope.torch.ooms", _C, "{error}", "Allocations for which a GPU had no memory.", _GPU
 )
 # The agent about itself.
 OVERHEAD_ACCOUNTED: Final = _metric(

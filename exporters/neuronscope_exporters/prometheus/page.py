@@ -25,7 +25,15 @@ from neuronscope.signals.records import (
     MetricsSnapshot,
 )
 
-UNITS: Final = {"s": "seconds", "By": "bytes", "1": "ratio", "%": "percent"}
+UNITS: Final = {
+    "s": "seconds",
+    "By": "bytes",
+    "1": "ratio",
+    "%": "percent",
+    "Cel": "celsius",
+    "W": "watts",
+    "J": "joules",
+}
 _TARGET: Final = "Resource attributes of this process."
 MAX_KEPT: Final = 20_000  # label sets whose text is kept from scrape to scrape
 Labels: TypeAlias = tuple[tuple[str, str], ...]

@@ -249,6 +249,7 @@ def _sum(parts: Sequence[Stored]) -> MetricsSnapshot:
 def _numbers(metric: Metric, parts: Iterable[Iterable[tuple[Labels, float]]]) -> list[MetricPoint]:
     found: dict[Labels, float] = {}
     added = metric.instrument is Instrument.COUNTER or metric.unit in _ADDED or metric.unit.startswith("{")
+    added = added and not metric.name.startswith("hw.")  # of the machine, not of the process
     for part in parts:
         for labels, value in part:
             known = found.get(labels)
