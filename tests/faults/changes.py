@@ -19,8 +19,8 @@ from tests.faults.texts import Traffic
 
 from neuronscope.diagnosis.kinds import Kind
 
-REQUESTS = 240
-REQUESTS_INSIDE = 48
+REQUESTS = 200
+REQUESTS_INSIDE = 40
 
 
 @dataclass
@@ -129,8 +129,8 @@ def switch_provider(day: Day) -> None:
 
 
 def queue(day: Day) -> None:
-    """The service has one thread where it had four."""
-    day.release.workers = 1
+    """The service has two threads where it had eight."""
+    day.release.workers = 2
 
 
 # --- inside the model ---------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ FAULTS = (
     _fault("provider cuts answers", _behaviour(limit=8), _K.OUTPUT_CUT),
     _fault("tokenizer changed", _behaviour(tokenizer="wordpiece"), _K.TOKENIZER_CHANGED),
     _fault("cache hits lost", _behaviour(cached=0.1), _K.CACHE_LOST),
-    _fault("provider slower", _behaviour(delay_s=0.016), _K.PROVIDER_SLOWER),
+    _fault("provider slower", _behaviour(delay_s=0.03), _K.PROVIDER_SLOWER),
     _fault("rate limited", _behaviour(limited=0.15), _K.PROVIDER_LIMITED),
     _fault("queueing in the process", queue, _K.QUEUEING),
     _fault("consumer stalling", _release(stall_s=0.004), _K.CONSUMER_STALLING),

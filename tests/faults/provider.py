@@ -36,7 +36,7 @@ class Behaviour:
         tokenizer: how tokens are counted: ``smollm2`` or ``wordpiece``.
     """
 
-    delay_s: float = 0.004
+    delay_s: float = 0.012
     limited: float = 0.0
     cached: float = 0.8
     verbosity: float = 9.0

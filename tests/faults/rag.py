@@ -35,6 +35,7 @@ from tests.faults.texts import QUERY_PREFIX, WORDING, Vectors
 SYSTEM = "You are the handbook's assistant. Answer in one short sentence, using only the passages."
 TEMPLATE = "Passages:\n\n{context}\n\nQuestion: {question}"
 EMBEDDER_NAME = "all-MiniLM-L6-v2"
+FORWARD_S = 0.004
 
 
 @dataclass
@@ -76,8 +77,8 @@ class Release:
     top_p: float | None = None
     max_tokens: int = 64
     stall_s: float = 0.0
-    workers: int = 4
-    users: int = 2
+    workers: int = 8
+    users: int = 4
     inside: Any = None
     batch: int = 1
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -97,6 +98,7 @@ def _remembering(vectors: Vectors, embedder: str, name: str) -> Any:
         tokenize = preprocess
 
         def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
+            time.sleep(FORWARD_S)  # what is looked up takes as long as if it were computed
             return features
 
         def get_embedding_dimension(self) -> int:
