@@ -28,7 +28,9 @@ USUAL_TIERS: Final = frozenset({"", "default", "standard", "auto", "on_demand"})
 # What an id may have beside the name: a path, a publisher, a region; a date, "-latest", "-v1:0".
 _PREFIX: Final = re.compile(r"^(?:models/|publishers/[^/]+/models/|(?:us|eu|apac|global)\.)+")
 _SUFFIX: Final = re.compile(r"(?:[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|\d{4}|\d{3}|latest)|-v\d+(?::\d+)?)$")
-_UNPRICED: Final = (names.AUDIO_INPUT_TOKENS, names.AUDIO_OUTPUT_TOKENS, names.IMAGE_OUTPUT_TOKENS)
+_UNPRICED: Final = frozenset(
+    {names.AUDIO_INPUT_TOKENS, names.AUDIO_OUTPUT_TOKENS, names.IMAGE_OUTPUT_TOKENS}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,26 +143,30 @@ class PriceTable:
 
     def cost_of(self, attributes: Mapping[str, Any]) -> float | None:
         """Dollars for a call by its span's attributes; None if that is not known."""
-        tokens_in, tokens_out = attributes.get(names.INPUT_TOKENS), attributes.get(names.OUTPUT_TOKENS)
-        provider = attributes.get(names.PROVIDER_NAME)
+        get = attributes.get  # this runs for every call
+        tokens_in, tokens_out, provider = (
+            get(names.INPUT_TOKENS),
+            get(names.OUTPUT_TOKENS),
+            get(names.PROVIDER_NAME),
+        )
         if tokens_in is None or not isinstance(provider, str):
             return None
         if tokens_out is None:
-            if attributes.get(names.OPERATION_NAME) != "embeddings":
+            if get(names.OPERATION_NAME) != "embeddings":
                 return None  # how much was written is not known
             tokens_out = 0
-        if any(attributes.get(key) for key in _UNPRICED):
+        if not _UNPRICED.isdisjoint(attributes) and any(map(get, _UNPRICED)):
             return None
         for key in (names.RESPONSE_MODEL, names.REQUEST_MODEL):
-            model = attributes.get(key)
+            model = get(key)
             price = self.find(provider, model) if isinstance(model, str) else None
             if price is not None:
                 return price.cost(
                     tokens_in,
                     tokens_out,
-                    cache_read=attributes.get(names.CACHE_READ_TOKENS) or 0,
-                    cache_write=attributes.get(names.CACHE_WRITE_TOKENS) or 0,
-                    tier=str(attributes.get(names.OPENAI_RESPONSE_SERVICE_TIER) or ""),
+                    cache_read=get(names.CACHE_READ_TOKENS) or 0,
+                    cache_write=get(names.CACHE_WRITE_TOKENS) or 0,
+                    tier=str(get(names.OPENAI_RESPONSE_SERVICE_TIER) or ""),
                 )
         return None
 

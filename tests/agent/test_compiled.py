@@ -205,6 +205,50 @@ def test_series_of_histograms(bounds: list[float], values: list[float], seen: bo
     assert repr(series[0]) == repr(series[1])
 
 
+_rows = st.lists(
+    st.tuples(st.sampled_from([None, "a", "b", "c"]), st.sampled_from(["series", "counter", None])),
+    max_size=5,
+)
+
+
+@everything
+@given(_rows, st.dictionaries(st.sampled_from("abc"), _values), st.integers(0, 2), st.booleans())
+def test_rows_of_a_call_s_metrics(
+    rows: list[tuple[str | None, str | None]], told: dict[str, Any], first: int, known: bool
+) -> None:
+    """What is recorded, and which row is told to be missing."""
+
+    def made(kind: Any, what: str | None) -> Any:
+        if what == "series":
+            return kind((1.0, 5.0), [0, 0, 0], [None] * 3)
+        return None if what is None else ({(("k", "v"),): 1}, (("k", "v"),))
+
+    results: list[object] = []
+    for kind, fill, fill_known in (
+        (NATIVE.Series, NATIVE.fill, NATIVE.fill_known),
+        (histogram.SeriesInPython, histogram.fill_in_python, histogram.fill_known_in_python),
+    ):
+        own = [cell for key, what in rows for cell in (key, made(kind, what))]
+        call = (told, 0.5, (7, 8), 9)
+        missing: object
+        if known:
+            missing = outcome(
+                fill_known, {(told.get("a"), None): own} if _hashes(told.get("a")) else {}, ("a", "x"), *call
+            )
+            missing = missing[1] if isinstance(missing, tuple) else missing
+        else:
+            missing = outcome(fill, own, 2 * first, *call)
+        shown = [
+            (each.counts, each.exemplars, each.sum) if isinstance(each, kind) else each for each in own[1::2]
+        ]
+        results.append((missing, repr(shown)))
+    assert results[0] == results[1]
+
+
+def _hashes(value: object) -> bool:
+    return not isinstance(value, list | dict | tuple)
+
+
 @everything
 @given(
     st.lists(st.text(max_size=3), max_size=4, unique=True).map(tuple),

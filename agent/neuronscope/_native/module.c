@@ -25,6 +25,9 @@ static PyMethodDef functions[] = {
     ONE("known", ns_known),
     ONE("make_fields", ns_make_fields),
     FAST("pick", ns_pick),
+    /* metrics */
+    FAST("fill", ns_fill),
+    FAST("fill_known", ns_fill_known),
     /* the hot path */
     FAST("arguments", ns_arguments),
     FAST("with_item", ns_with_item),

@@ -27,6 +27,8 @@ PyObject *ns_items_of(PyObject *module, PyObject *value);
 PyObject *ns_known(PyObject *module, PyObject *facts);
 PyObject *ns_make_fields(PyObject *module, PyObject *twin);
 PyObject *ns_pick(PyObject *module, Args args, Py_ssize_t n);
+PyObject *ns_fill(PyObject *module, Args args, Py_ssize_t n);               /* series.c */
+PyObject *ns_fill_known(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_arguments(PyObject *module, Args args, Py_ssize_t n);          /* calls.c */
 PyObject *ns_with_item(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_split_ids(PyObject *module, PyObject *bits);

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from neuronscope import native
 from neuronscope.engine import clock
 from neuronscope.engine.cardinality import COUNTED, FREE_FORM, IDLE_S, OTHER, Cardinality, Labels
-from neuronscope.engine.histogram import Histogram
+from neuronscope.engine.histogram import Histogram, fill, fill_known
 from neuronscope.signals.names import SERIES, SERIES_DROPPED, SERIES_FOLDED, Instrument, Metric
 from neuronscope.signals.records import MetricFamily, MetricPoint, MetricsSnapshot
 
@@ -23,6 +23,10 @@ MAX_LABEL: Final = 200  # characters of a value
 REVIEW_S: Final = 10.0
 
 Series = TypeVar("Series")
+Rows = list[Any]  # attribute, series, attribute, …
+Counter = tuple[dict[Labels, float], Labels]
+# A call's attributes, its duration, its (trace id, span id) if it is sampled, and when it ended.
+Told = tuple[dict[str, Any], float, tuple[int, int] | None, int]
 Retired = dict[Metric, dict[Labels, tuple[Series, int]]]  # series that grow no more, and since when
 
 
@@ -116,6 +120,43 @@ class Aggregator:
         with self._lock:
             for histogram, value in values:
                 histogram.add(value, span, now)
+
+    def fill_known(
+        self,
+        known: dict[tuple[object, ...], Rows],
+        labels: tuple[str, ...],
+        call: Told,
+    ) -> tuple[Rows | None, int] | None:
+        """Record what a call tells in the series that are known by the values of these labels.
+
+        What it returns is what `histogram.fill_known` does; `fill_rows` records the rest.
+        """
+        with self._lock:
+            return fill_known(known, labels, *call)
+
+    def fill_rows(
+        self, rows: Rows, row: int, find: Callable[[int], tuple[Histogram | Counter, bool]], call: Told
+    ) -> None:
+        """Record what a call tells in the series of `rows`, from `row` on.
+
+        Args:
+            find: the series of a row that has none yet, as `series` tells it.
+        """
+        with self._lock:
+            row = fill(rows, row, *call)
+            while row >= 0:
+                missing = row
+                rows[missing + 1], own = find(missing)
+                row = fill(rows, missing, *call)
+                if not own:
+                    rows[missing + 1] = None
+
+    def counter(self, metric: Metric, labels: Labels) -> tuple[Counter, bool]:
+        """A counter, to be counted up by `fill_known`; as `series` tells it."""
+        with self._lock:
+            counts = self._numbers.setdefault(metric, {})
+            admitted = self._admit(metric, counts, labels)
+            return (counts, admitted), admitted == labels
 
     def _new_series(self, metric: Metric, series: dict[Labels, Histogram], labels: Labels) -> Histogram:
         labels = self._admit(metric, series, labels)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import SpanKind
 
 from neuronscope.engine import searches
-from neuronscope.engine.metrics import MAX_SERIES, Aggregator, Histogram, Labels, labels_of, new_labels
+from neuronscope.engine.metrics import (
+    MAX_SERIES,
+    Aggregator,
+    Counter,
+    Histogram,
+    Labels,
+    Rows,
+    Told,
+    labels_of,
+    new_labels,
+)
 from neuronscope.engine.retrieval_metrics import record_store
 from neuronscope.signals import names
 from neuronscope.signals.names import Metric
@@ -18,12 +28,14 @@ if TYPE_CHECKING:
     from neuronscope.engine.invocation import Invocation
     from neuronscope.signals.records import SpanRecord
 
-# What every GenAI call may tell: metric, token type, and the attribute with the value.
+# What every GenAI call may tell: metric, token type, and the attribute with the value; None: its duration.
 _CALL: Final = (
+    (names.OPERATION_DURATION, None, None),
     (names.FIRST_CHUNK, None, names.TIME_TO_FIRST_CHUNK),
     (names.TOKEN_USAGE, "input", names.INPUT_TOKENS),
     (names.TOKEN_USAGE, "output", names.OUTPUT_TOKENS),
 )
+_UNBILLED: Final = 2  # of these, what is recorded of a call whose tokens are counted elsewhere
 # Spans around calls, and of fetching what an earlier call made: their tokens are counted there already.
 _AGGREGATES: Final = frozenset(
     {"invoke_agent", "invoke_workflow", "create_agent", "execute_tool", "plan", "fetch_response"}
@@ -38,6 +50,7 @@ _STAGES: Final = {
     "generate_content": "generate",
 }
 _PHASES: Final = (
+    ("", None),  # the call itself
     ("first_chunk", names.TIME_TO_FIRST_CHUNK),
     ("queue", names.MODEL_QUEUE),
     ("prefill", names.MODEL_PREFILL),
@@ -45,10 +58,9 @@ _PHASES: Final = (
 )
 # All their labels: calls that agree in these go into the same series.
 _LABELS: Final = names.OPERATION_DURATION.labels
+_STAGE_LABELS: Final = (names.OPERATION_NAME, names.ERROR_TYPE)
 Attributes = Mapping[str, Any]
-Slot = tuple[Metric, str | None]
 TenantLabels = tuple[Labels, Labels, Labels]  # of its calls, and of its tokens: input, output
-_DURATION: Final[Slot] = (names.OPERATION_DURATION, None)
 
 
 class SpanMetrics:
@@ -56,59 +68,59 @@ class SpanMetrics:
 
     def __init__(self, metrics: Aggregator) -> None:
         self._metrics = metrics
-        self._known: dict[tuple[object, ...], dict[Slot, Histogram]] = {}
-        self._stages: dict[tuple[str, object], Histogram] = {}
+        self._known: dict[tuple[object, ...], Rows] = {}  # of calls, by their labels
+        self._priced: dict[tuple[object, ...], Rows] = {}  # of calls whose cost is known, or would be
+        self._stages: dict[tuple[object, ...], Rows] = {}
+        self._requests: dict[tuple[object, ...], Rows] = {}
         self._tenants: dict[str, TenantLabels] = {}
         self._generation = metrics.generation  # of the series that are kept here
 
     def record(self, record: SpanRecord, call: Invocation | None) -> None:
         """Aggregate what a finished span tells."""
-        attributes = record.attributes
+        given: Any = record.attributes
+        attributes: dict[str, Any] = given if given.__class__ is dict else dict(given)
         if self._generation != self._metrics.generation:
             self._generation = self._metrics.generation
-            self._known.clear()
-            self._stages.clear()
-            self._tenants.clear()
+            for kept in (self._known, self._priced, self._stages, self._requests, self._tenants):
+                kept.clear()
         seconds = (record.end_unix_ns - record.start_unix_ns) / 1e9
         exemplar = (record.trace_id, record.span_id) if record.trace_flags & 1 else None
+        told: Told = (attributes, seconds, exemplar, record.end_unix_ns)
         if names.PROVIDER_NAME in attributes:
-            self._call(record, call, seconds, exemplar)
+            self._call(told, call)
         if names.DB_SYSTEM in attributes:
             self._observe(names.DB_DURATION, seconds, attributes, exemplar)
             for query in searches.measured(attributes, call.searches if call is not None else ()):
                 record_store(query, self._metrics, exemplar)
         elif record.kind is SpanKind.SERVER and names.HTTP_REQUEST_METHOD in attributes:
             self._observe(names.HTTP_DURATION, seconds, attributes, exemplar)
-            self._stage("request", seconds, record, exemplar)
-        self._stages_of(record, seconds, exemplar)
+            self._stage(self._requests, "request", told)
+        if names.OPERATION_NAME in attributes:
+            self._stage(self._stages, None, told)
         if record.kind is not SpanKind.CLIENT:
             self._model_call(attributes, exemplar)
 
-    def _stages_of(self, record: SpanRecord, seconds: float, exemplar: tuple[int, int] | None) -> None:
-        """The call as a stage of its request, with its phases."""
-        attributes = record.attributes
-        operation = attributes.get(names.OPERATION_NAME)
-        stage = _STAGES.get(operation) if isinstance(operation, str) else None
-        if stage is None:
+    def _stage(self, known: dict[tuple[object, ...], Rows], stage: str | None, told: Told) -> None:
+        """The call as a stage of its request, with its phases; None: it depends on what the call does."""
+        missing = self._metrics.fill_known(known, _STAGE_LABELS, told)
+        if missing is None:
             return
-        self._stage(stage, seconds, record, exemplar)
-        for phase, key in _PHASES:
-            value = attributes.get(key)
-            if isinstance(value, float):
-                self._stage(phase, value, record, exemplar)
+        rows, row = missing
+        attributes = told[0]
+        operation, error = attributes.get(names.OPERATION_NAME), attributes.get(names.ERROR_TYPE)
+        if stage is None and isinstance(operation, str):
+            stage = _STAGES.get(operation)
+        if rows is None:
+            rows = _rows(phase[1] for phase in _PHASES) if stage is not None else []
+            if _is_label(operation) and _is_label(error):
+                known[operation, error] = rows
+        labels: Labels = ((names.ERROR_TYPE, error),) if isinstance(error, str) else ()
 
-    def _stage(
-        self, stage: str, seconds: float, record: SpanRecord, exemplar: tuple[int, int] | None
-    ) -> None:
-        error = record.attributes.get(names.ERROR_TYPE)
-        key = (stage, error if isinstance(error, str) else None)
-        series = self._stages.get(key)
-        if series is None:
-            labels = (("stage", stage), *(((names.ERROR_TYPE, error),) if isinstance(error, str) else ()))
-            series, own = self._metrics.series(names.STAGE_DURATION, labels)
-            if own:
-                self._stages[key] = series
-        self._metrics.fill(((series, seconds),), exemplar, record.end_unix_ns)
+        def find(row: int) -> tuple[Histogram, bool]:
+            name = _PHASES[row // 2][0] or str(stage)
+            return self._metrics.series(names.STAGE_DURATION, (("stage", name), *labels))
+
+        self._metrics.fill_rows(rows, row, find, told)
 
     def _model_call(self, attributes: Mapping[str, Any], exemplar: tuple[int, int] | None) -> None:
         """What is known of a model's call in this process."""
@@ -124,29 +136,28 @@ class SpanMetrics:
         if isinstance(value, int | float):
             self._metrics.observe(metric, value, labels_of(metric, attributes), exemplar)
 
-    def _call(
-        self, record: SpanRecord, call: Invocation | None, seconds: float, exemplar: tuple[int, int] | None
-    ) -> None:
+    def _call(self, told: Told, call: Invocation | None) -> None:
         """A GenAI call: its series are looked up together, by one key."""
-        known, attributes = self._series_of(record.attributes)
-        values = [(known.get(_DURATION) or self._find(known, _DURATION, attributes), seconds)]
+        attributes = told[0]
+        priced = names.COST_PRICES in attributes
         billed = attributes.get(names.OPERATION_NAME) not in _AGGREGATES
-        for metric, token_type, key in _CALL if billed else _CALL[:1]:
-            value = attributes.get(key)
-            if isinstance(value, int | float):
-                slot = (metric, token_type)
-                values.append((known.get(slot) or self._find(known, slot, attributes), value))
-        self._metrics.fill(values, exemplar, record.end_unix_ns)
-        if names.COST_PRICES in attributes:
-            cost = attributes.get(names.COST)
-            metric = names.COST_TOTAL if isinstance(cost, float) else names.UNPRICED
-            self._metrics.add(metric, cost if isinstance(cost, float) else 1, labels_of(metric, attributes))
+        known = self._priced if priced else self._known
+        missing = self._metrics.fill_known(known, _LABELS, told)
+        if missing is not None:
+            rows, row = missing
+            if rows is None:
+                rows, attributes = self._series_of(
+                    known, attributes, _rows_of_call(billed=billed, priced=priced)
+                )
+            self._metrics.fill_rows(rows, row, lambda row: self._find(rows[row], row // 2, attributes), told)
+        if priced and names.COST not in attributes:
+            self._metrics.add(names.UNPRICED, 1, labels_of(names.UNPRICED, attributes))
         tenant = attributes.get(names.TENANT)
         if tenant is not None:
             self._tenant(tenant, attributes, billed=billed)
         if call is not None and call.stream is not None:
             gaps = ((later - earlier) / 1e9 for earlier, later in pairwise(call.stream.times))
-            self._metrics.observe_all(names.PER_CHUNK, gaps, labels_of(names.PER_CHUNK, attributes), exemplar)
+            self._metrics.observe_all(names.PER_CHUNK, gaps, labels_of(names.PER_CHUNK, attributes), told[2])
 
     def _tenant(self, tenant: Any, attributes: Mapping[str, Any], *, billed: bool) -> None:
         """Who caused how much: by tenant alone, since its product with models would be too many series."""
@@ -171,36 +182,46 @@ class SpanMetrics:
             self._tenants[tenant] = told
         return told
 
-    def _series_of(self, attributes: Attributes) -> tuple[dict[Slot, Histogram], Attributes]:
-        """The series of a call's metrics, as far as they are known, and the attributes to find more by.
+    def _series_of(
+        self, known: dict[tuple[object, ...], Rows], attributes: dict[str, Any], rows: Rows
+    ) -> tuple[Rows, dict[str, Any]]:
+        """The rows of a call whose labels are not known, and the attributes to find its series by.
 
         Those have `other` for each value that has no series of its own.
         """
         key = tuple(map(attributes.get, _LABELS))
-        try:
-            known = self._known.get(key)
-        except TypeError:  # a label that is a list
-            return {}, attributes
-        if known is not None:
-            return known, attributes
+        if not all(map(_is_label, key)):
+            return rows, attributes
         labels = new_labels(names.OPERATION_DURATION, attributes)
         own = self._metrics.fold(names.OPERATION_DURATION, labels)
         if own != labels:
             attributes = {**attributes, **dict(own)}
             key = tuple(map(attributes.get, _LABELS))
-            known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= MAX_SERIES:
-                self._known.clear()
-            known = self._known[key] = {}
-        return known, attributes
+        if key not in known and len(known) >= MAX_SERIES:
+            known.clear()
+        return known.setdefault(key, rows), attributes
 
-    def _find(self, known: dict[Slot, Histogram], slot: Slot, attributes: Mapping[str, Any]) -> Histogram:
-        metric, token_type = slot
+    def _find(
+        self, key: str | None, position: int, attributes: dict[str, Any]
+    ) -> tuple[Histogram | Counter, bool]:
+        if key == names.COST:
+            return self._metrics.counter(names.COST_TOTAL, labels_of(names.COST_TOTAL, attributes))
+        metric, token_type, _ = _CALL[position]
         if token_type is not None:
             attributes = {**attributes, names.TOKEN_TYPE: token_type}
-        labels = labels_of(metric, attributes)
-        series, own = self._metrics.series(metric, labels)
-        if own:
-            known[slot] = series
-        return series
+        return self._metrics.series(metric, labels_of(metric, attributes))
+
+
+def _rows(keys: Iterable[str | None]) -> Rows:
+    """Rows whose series are not known yet."""
+    return list(chain.from_iterable((key, None) for key in keys))
+
+
+def _rows_of_call(*, billed: bool, priced: bool) -> Rows:
+    keys = [key for _, _, key in (_CALL if billed else _CALL[:_UNBILLED])]
+    return _rows([*keys, names.COST] if priced else keys)
+
+
+def _is_label(value: object) -> bool:
+    """Can this be looked up?  A list cannot."""
+    return value is None or isinstance(value, str | int | float)

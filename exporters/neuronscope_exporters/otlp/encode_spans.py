@@ -50,7 +50,7 @@ class SpanEncoder(RequestEncoder[SpanRecord]):
     def body_in_python(self, record: SpanRecord) -> bytes:
         """The twin of the compiled function."""
         span = record
-        # attributes = 9
+        # The attributes are field 9.
         attributes, unencodable = self._attributes.encode_in_python(span.attributes, b"\x4a")
         trace_id, parent = span.trace_id, span.parent_span_id
         parts = [

@@ -62,13 +62,9 @@ def read_chat(result: Any, content: bool) -> Response:
     reported = completion.get("usage")
     if reported is not None:
         extra.update(usage_by_modality(reported))
-    return Response(
-        **head(completion),
-        **usage(reported),
-        finish_reasons=reasons or None,
-        messages=messages or None,
-        extra=extra,
-    )
+    facts = head(completion)
+    facts.update(usage(reported), finish_reasons=reasons or None, messages=messages or None, extra=extra)
+    return Response(**facts)
 
 
 def _add_answer(extra: dict[str, Any], choice: Mapping[str, Any]) -> None:
