@@ -86,8 +86,8 @@ def _index(thresholds: Thresholds) -> str:
     lines = [
         "# Runbooks",
         "",
-        "One page for each alert: what it means, how to find the cause, how to repair it. A page wakes somebody, a",
-        "ticket waits for office hours, info is only shown.",
+        "One page for each alert: what it means, how to find the cause, how to repair it. A page wakes",
+        "somebody, a ticket waits for office hours, info is only shown.",
         "",
         "| alert | severity | about |",
         "|---|---|---|",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from neuronscope.dashboards.promql import equal, or_zero, ratio
+from neuronscope.dashboards.promql import INSTANCE, equal, or_zero, ratio
 from neuronscope.dashboards.sheet import SOURCE, Query, Sheet
 from neuronscope.dashboards.thresholds import Thresholds
 from neuronscope.signals import names
@@ -22,6 +22,8 @@ def build(thresholds: Thresholds) -> str:
     _overhead(sheet)
     _fidelity(sheet)
     _flow(sheet)
+    _process(sheet)
+    _gpus(sheet)
     return sheet.build()
 
 
@@ -174,4 +176,79 @@ def _flow(sheet: Sheet) -> None:
         [Query(_hour(names.SERIES_FOLDED, "metric"), "{{metric}}")],
         "none",
         width=6,
+    )
+
+
+def _process(sheet: Sheet) -> None:
+    sheet.row("Processes (psutil)")
+    legend = "{{instance}}"
+    by_mode = (names.PROCESS_CPU.labels[0],)
+    sheet.lines(
+        "CPU",
+        "Of one core, by mode.",
+        [Query(SOURCE.rate(names.PROCESS_CPU, INSTANCE, *by_mode), f"{legend} {{{{cpu_mode}}}}")],
+        "percentunit",
+        width=8,
+    )
+    sheet.lines(
+        "Memory", "Resident.", [Query(SOURCE.value(names.PROCESS_MEMORY, INSTANCE), legend)], "bytes", width=8
+    )
+    sheet.lines(
+        "Threads and files",
+        "Of the process.",
+        [
+            Query(SOURCE.value(names.PROCESS_THREADS, INSTANCE), f"threads, {legend}"),
+            Query(SOURCE.value(names.PROCESS_FILES, INSTANCE), f"files, {legend}"),
+        ],
+        "none",
+        width=8,
+    )
+
+
+def _gpus(sheet: Sheet) -> None:
+    sheet.row("GPUs (NVML, PyTorch)")
+    gpu = (names.GPU_UTILIZATION.labels[0],)
+    legend = "GPU {{hw_id}}"
+    sheet.lines(
+        "At work",
+        "Share of time.",
+        [Query(SOURCE.value(names.GPU_UTILIZATION, *gpu), legend)],
+        "percentunit",
+        width=8,
+        top=1,
+    )
+    sheet.lines(
+        "Memory",
+        "In use, of all processes; and the limit.",
+        [
+            Query(SOURCE.value(names.GPU_MEMORY, *gpu), legend),
+            Query(SOURCE.value(names.GPU_MEMORY_LIMIT, *gpu), f"limit of {legend}"),
+        ],
+        "bytes",
+        width=8,
+    )
+    sheet.lines(
+        "PyTorch's allocator",
+        "Reserved far above allocated is memory in pieces: an allocation can fail on a half-empty GPU.",
+        [Query(SOURCE.value(names.TORCH_MEMORY, *gpu, "state"), f"{legend}: {{{{state}}}}")],
+        "bytes",
+        width=8,
+    )
+    sheet.lines(
+        "Allocations that had to wait or failed",
+        "In the last hour.",
+        [
+            Query(SOURCE.over("1h").increase(names.TORCH_RETRIES, *gpu), f"emptied the cache, {legend}"),
+            Query(SOURCE.over("1h").increase(names.TORCH_OOMS, *gpu), f"no memory, {legend}"),
+        ],
+        "none",
+    )
+    sheet.lines(
+        "Power and temperature",
+        "Watts, degrees Celsius.",
+        [
+            Query(SOURCE.value(names.POWER, *gpu), f"W, {legend}"),
+            Query(SOURCE.value(names.TEMPERATURE, *gpu), f"°C, {legend}"),
+        ],
+        "none",
     )

@@ -31,6 +31,7 @@ def build(thresholds: Thresholds) -> str:
     _latency(sheet, thresholds)
     _tokens(sheet)
     _cost(sheet)
+    _tenants(sheet)
     return sheet.build()
 
 
@@ -200,4 +201,33 @@ def _cost(sheet: Sheet) -> None:
         [Query(or_zero(_CALLS.rate(names.UNPRICED, _MODEL), _CALLS.rate(_DURATION, _MODEL)), _LEGEND)],
         "reqps",
         width=6,
+    )
+
+
+def _tenants(sheet: Sheet) -> None:
+    sheet.row("Tenants: the most frequent, and all others together")
+    legend = "{{neuronscope_tenant}}"
+    sheet.lines(
+        "Calls",
+        "A second.",
+        [Query(SOURCE.rate(names.TENANT_CALLS, names.TENANT), legend)],
+        "reqps",
+        width=8,
+        stacked=True,
+    )
+    sheet.lines(
+        "Tokens",
+        "A second.",
+        [Query(SOURCE.rate(names.TENANT_TOKENS, names.TENANT), legend)],
+        "none",
+        width=8,
+        stacked=True,
+    )
+    sheet.lines(
+        "Dollars an hour",
+        "Of calls whose price is known.",
+        [Query(f"3600 * {SOURCE.rate(names.TENANT_COST, names.TENANT)}", legend)],
+        "currencyUSD",
+        width=8,
+        stacked=True,
     )
