@@ -316,7 +316,7 @@ class Settings:
     system_metrics: bool = _setting(
         True,
         "NEURONSCOPE_SYSTEM_METRICS",
-        "Metrics of the process and its GPUs, by psutil and nvidia-ml-py where installed (the extra `system`).",
+        "Metrics of the process and its GPUs, by psutil and nvidia-ml-py if installed (the extra `system`).",
         _boolean,
     )
     label_values: int = _setting(
