@@ -120,6 +120,8 @@ def stream_facts(operation: Operation, state: StreamState, start_perf_ns: int) -
     yield names.STREAM_CHUNKS, len(state.times)
     if state.end is not None:
         yield names.STREAM_END, state.end
+    if state.consumer_ns is not None:
+        yield names.STREAM_CONSUMER, state.consumer_ns / 1e9
     if state.first_content_ns is not None and operation not in (Operation.RETRIEVAL, Operation.STORE):
         yield names.TIME_TO_FIRST_CHUNK, (state.first_content_ns - start_perf_ns) / 1e9
 

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Sampler
 
 from neuronscope._version import __version__
+from neuronscope.engine.environment import environment
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.ids import PrivateIdGenerator
 from neuronscope.engine.opening import OURS
@@ -148,6 +149,7 @@ class Pipeline:
             provider = TracerProvider(
                 resource=Resource.create(
                     {
+                        **environment(),
                         **attributes,
                         "telemetry.distro.name": "neuronscope",
                         "telemetry.distro.version": __version__,

@@ -22,6 +22,8 @@ from neuronscope.instrumentation import Endpoint, Response
 StreamEnd = Literal["complete", "client_closed", "cancelled", "error", "abandoned"]
 # Chunks kept before they go to the worker.
 HAND_OVER_EVERY = 32
+# Of so many chunks one is timed until the service asks for the next: a power of two.
+TIMED_EVERY = 4
 
 
 class StreamState:
@@ -35,6 +37,7 @@ class StreamState:
         times: clock readings of the chunks, in ns.
         first_content_ns: when the first chunk with content came.
         end: how the stream ended.
+        held_ns: for how long the service kept the chunks that are timed.
         fetching: the SDK is fetching the next chunk.
         source: the SDK's generator, which can tell that by itself.
     """
@@ -51,6 +54,7 @@ class StreamState:
         "error",
         "fetching",
         "first_content_ns",
+        "held_ns",
         "response",
         "source",
         "times",
@@ -76,6 +80,7 @@ class StreamState:
         self.response = Response()
         self.end: StreamEnd | None = None
         self.error: BaseException | None = None
+        self.held_ns = 0
         self.fetching = False
         self.source: GeneratorType[Any, Any, Any] | None = None
 
@@ -94,6 +99,19 @@ class StreamState:
             self.look_for_content(chunk, now)
         if len(chunks) >= HAND_OVER_EVERY:
             self.hand_over()
+
+    def fetch(self) -> None:
+        """The service asks for the next chunk."""
+        self.fetching = True
+        times = self.times
+        if times and not len(times) % TIMED_EVERY:
+            self.held_ns += clock.elapsed_ns() - times[-1]
+
+    @property
+    def consumer_ns(self) -> int | None:
+        """About how long the provider was kept waiting by the service; None for a stream too short to say."""
+        timed = len(self.times) // TIMED_EVERY
+        return self.held_ns * len(self.times) // timed if timed else None
 
     def look_for_content(self, chunk: Any, now: int) -> None:
         """Note when the first chunk with content came."""
@@ -178,7 +196,7 @@ async def _observed_async(inner: AsyncGenerator[Any, Any], state: StreamState) -
                 state.fetching = True
                 chunk = await inner.athrow(error)
                 continue
-            state.fetching = True
+            state.fetch()
             chunk = await (anext(inner) if sent is None else inner.asend(sent))
     except StopAsyncIteration:
         GUARD.always("streams.end", state.close, "complete")
@@ -221,6 +239,8 @@ def _observed(inner: Generator[Any, Any, Any], state: StreamState) -> Generator[
             except BaseException as error:  # noqa: BLE001 - it is the inner one's
                 chunk = inner.throw(error)
                 continue
+            if not left % TIMED_EVERY:
+                state.held_ns += tell_time() - now
             chunk = advance() if sent is None else inner.send(sent)
     except StopIteration as stop:
         GUARD.always("streams.end", state.close, "complete")
@@ -251,7 +271,7 @@ class ObservedIterator:
 
     def __next__(self) -> Any:
         state = self._state
-        state.fetching = True
+        state.fetch()
         try:
             chunk = self._next()
         except StopIteration:
@@ -294,7 +314,7 @@ class ObservedAsyncIterator:
 
     async def __anext__(self) -> Any:
         state = self._state
-        state.fetching = True
+        state.fetch()
         try:
             chunk = await self._next()
         except StopAsyncIteration:
