@@ -250,15 +250,19 @@ class Engine(Calls):
             span.end_time = clock.wall_ns()
             self.budget.leave()
 
-    def finish(self, span: LightSpan) -> None:
-        """End a span, once, and hand it to the worker."""
+    def finish(self, span: LightSpan, end_ns: int | None = None) -> None:
+        """End a span, once, and hand it to the worker.
+
+        Args:
+            end_ns: when it ended, if that was earlier.
+        """
         if span.end_time is not None:
             return
         if span.layer is not None and not span.layer.stands():
             self.discard(span)
             return
         started = time.perf_counter_ns()
-        span.end_time = clock.wall_ns()
+        span.end_time = end_ns or clock.wall_ns()
         if span.start_time < self._not_before:
             return  # the parent process ends it, and has it
         if span.foreign is not None:

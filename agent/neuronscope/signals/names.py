@@ -315,6 +315,9 @@ STREAM_CONSUMER: Final = _attribute(
 TENANT: Final = _attribute(
     "neuronscope.tenant", "string", "For whom the call was made, if the service tells.", _ID
 )
+BACKGROUND: Final = _attribute(
+    "neuronscope.background.duration", "double", "Seconds of work after the answer had been sent."
+)
 FIDELITY: Final = _attribute("neuronscope.fidelity", "string", "Fidelity the governor allowed.")
 FIDELITY_REASON: Final = _attribute("neuronscope.fidelity.reason", "string", "Why it is not full.")
 RETRIEVAL_IDS: Final = _attribute("neuronscope.retrieval.ids", "string[]", "Document ids, best first.", _ID)

@@ -2,7 +2,9 @@
 
 What the span holds: method, route template, status, scheme, protocol version, error type.  Never the
 path, a query string, a header, or the text of an exception.  It begins when the server calls the
-application and ends when that call returns; a response body adds nothing, however many chunks it has.
+application and ends when the answer has been sent, or else when that call returns; a response body adds
+nothing, however many chunks it has.  Work after the answer (background tasks) still belongs to it: it is the
+parent of such spans, tells how long that took, and is exported when it is over.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
+from neuronscope.engine import clock
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import type_name
 from neuronscope.signals import names
@@ -41,6 +44,7 @@ OTHER_METHOD: Final = "_OTHER"
 TRACE_HEADERS: Final = frozenset({b"traceparent", b"tracestate", b"baggage"})
 # What Starlette and servers raise in the application when the client has gone: nobody's error.
 CLIENT_GONE: Final = frozenset({"ClientDisconnect", "ClientDisconnected"})
+BACKGROUND_NS: Final = 1_000_000  # below, it is no work after the answer but the way out of the application
 _REQUEST: Final = otel_context.create_key("neuronscope-asgi-request")
 
 
@@ -131,7 +135,18 @@ class Request:
         scope: the server's ASGI scope, until the request ends; routers write into it.
     """
 
-    __slots__ = ("_complete", "_context", "_engine", "_name", "_send", "_span", "_status", "_token", "scope")
+    __slots__ = (
+        "_answered_ns",
+        "_complete",
+        "_context",
+        "_engine",
+        "_name",
+        "_send",
+        "_span",
+        "_status",
+        "_token",
+        "scope",
+    )
 
     def __init__(
         self, engine: Engine, span: LightSpan, context: otel_context.Context, scope: Scope, send: Send
@@ -145,6 +160,7 @@ class Request:
         self._send = send
         self._status: int | None = None
         self._complete = False
+        self._answered_ns: int | None = None
 
     @property
     def own_pipeline(self) -> bool:
@@ -158,7 +174,12 @@ class Request:
     def send(self, message: Message) -> Awaitable[None]:
         """The server's `send`, seen: its result and exceptions are the caller's."""
         GUARD.call(SITE, self._note, message)
-        return self._send(message)
+        return self._send_last(message) if self._complete else self._send(message)
+
+    async def _send_last(self, message: Message) -> None:
+        result = cast(Any, await self._send(message))
+        self._answered_ns = clock.wall_ns()
+        return result
 
     def _note(self, message: Message) -> None:
         kind = message["type"]
@@ -182,8 +203,11 @@ class Request:
             own[names.HTTP_ROUTE] = route
             self._rename(f"{self._name} {route}")
         self._outcome(own, error)
+        answered = self._answered_ns
+        if answered is not None and (background := clock.wall_ns() - answered) >= BACKGROUND_NS:
+            own[names.BACKGROUND] = background / 1e9
         self.scope = {}
-        self._engine.finish(span)
+        self._engine.finish(span, answered)
 
     def _rename(self, name: str) -> None:
         """Name the span after its route, unless the service has given it a name."""
