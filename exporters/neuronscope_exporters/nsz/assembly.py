@@ -98,7 +98,7 @@ def tensor_metadata(layer: LayerRecord, payload: tensors.Payload, part: int, par
     if parts > 1:
         metadata["part"] = f"{part}/{parts}"
         metadata["shape"] = ",".join(map(str, payload.shape))
-    return {key: text.encode(errors="replace").decode() for key, text in metadata.items()}
+    return metadata
 
 
 def nonzero_crc(body: bytearray, tail: Sequence[Buffer], sequence_at: int) -> int:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 import zstandard
+from msgspec import Struct
 
 from neuronscope.signals.records import Attributes
 from neuronscope_exporters.nsz import documents, layout, summary
@@ -27,6 +28,31 @@ from neuronscope_exporters.nsz.sink import Sink
 CHECKPOINT_BYTES: Final = 64 << 20
 CHECKPOINT_CHUNKS: Final = 4096
 CHECKPOINT_NS: Final = 10_000_000_000
+_GUARD_SIZE: Final = layout.RECORD.size + layout.GUARD_FIXED
+
+
+class _Written(Struct, frozen=True, gc=False):
+    """A chunk of the file.
+
+    Attributes:
+        index_offsets: of the Message Index of each channel; `index_size` is their size together.
+        counts: messages by channel.
+    """
+
+    chunk: layout.ChunkHeader
+    chunk_class: ChunkClass
+    offset: int
+    index_offsets: dict[int, int]
+    index_size: int
+    counts: dict[int, int]
+
+    def place(self) -> tuple[int, int, int, int, int, list[int]]:
+        """Its entry in a checkpoint's index."""
+        chunk = self.chunk
+        channels = list(self.counts)
+        return (
+            self.offset, chunk.total_size, int(self.chunk_class), chunk.first_time, chunk.last_time, channels
+        )  # fmt: skip
 
 
 class ChunkFile:
@@ -62,14 +88,16 @@ class ChunkFile:
         self._compress = zstandard.ZstdCompressor(level=1, write_checksum=False).compress
         # Definitions by channel, each written in the chunk that first uses it and in every checkpoint.
         self._definitions: list[tuple[int, bytes]] = list(fixed_definitions())
-        self._counts: Counter[int] = Counter({int(topic): 0 for topic in Topic})
-        # Chunks written.
+        self._used: set[int] = set(Topic)  # channels
         self._chunks = 0
         self._previous = 0
+        # Since the last checkpoint: what is made of it can wait, for right after a large write the
+        # processor's caches have forgotten everything of ours.
+        self._recent: list[_Written] = []
+        # Of the chunks before it.
+        self._counts: Counter[int] = Counter({int(topic): 0 for topic in Topic})
         self._chunk_indexes = bytearray()
-        self._first_time, self._last_time = 0, 0
-        # Since the last checkpoint.
-        self._recent: list[tuple[int, int, int, int, int, list[int]]] = []
+        self._first_time, self._last_time = layout.LAST_TIME, 0
         self._checkpoint_at = 0
         self._checkpoint_position = 0
         self._checkpoint_time = 0
@@ -104,7 +132,7 @@ class ChunkFile:
 
     def uses(self, channel: int) -> bool:
         """Does a chunk hold messages of this channel, and its definition?"""
-        return channel in self._counts
+        return channel in self._used
 
     def append(
         self,
@@ -122,33 +150,46 @@ class ChunkFile:
         Raises:
             OSError: nothing was written.
         """
-        parts: list[Buffer] = [body] if data is None else [body, data]
-        crc = nonzero_crc(body, parts[1:], last_message + layout.SEQUENCE_AT)
-        size = sum(map(len, parts))
-        compression, stored = (
-            ("", parts) if data is not None and not self._compress_tensors else self._pack(parts)
-        )
-        times = [when for entries in index.values() for when in entries[::2]]
-        stored_size = sum(len(part) for part in stored)
-        chunk = layout.ChunkHeader(min(times), max(times), size, crc, compression, stored_size)
+        if data is None:
+            parts: list[Buffer] = [body]
+            crc = nonzero_crc(body, (), last_message + layout.SEQUENCE_AT)
+            size = len(body)
+            compression, stored = self._pack(parts)
+            times = [when for entries in index.values() for when in entries[::2]]
+            first, last = min(times), max(times)
+        else:  # one message: this is where the time of writing tensors goes
+            crc = nonzero_crc(body, (data,), last_message + layout.SEQUENCE_AT)
+            size = len(body) + len(data)
+            parts = [body, data]
+            compression, stored = self._pack(parts) if self._compress_tensors else ("", parts)
+            ((first, _),) = index.values()
+            last = first
+        stored_size = sum(map(len, stored)) if compression else size
+        chunk = layout.ChunkHeader(first, last, size, crc, compression, stored_size)
         head = chunk.pack()
         guard = layout.Guard(self._file_id, self._chunks, self._previous, chunk_class)
-        guard_size = layout.RECORD.size + layout.GUARD_FIXED
-        aligned = self._sink.position + guard_size + len(head) + len(body)
-        padding = -aligned % layout.ALIGNMENT if data is not None else 0
-        offset = self._sink.position + guard_size + padding
+        start = self._sink.position + _GUARD_SIZE
+        padding = -(start + len(head) + len(body)) % layout.ALIGNMENT if data is not None else 0
+        offset = start + padding
+        end = offset + len(head) + stored_size
         after = b""
         index_offsets: dict[int, int] = {}
         for channel, entries in index.items():
-            index_offsets[channel] = offset + chunk.total_size + len(after)
+            index_offsets[channel] = end + len(after)
             after += layout.message_index(channel, entries)
         self._sink.append([guard.pack(head, padding), head, *stored, after])
-        self._chunk_indexes += summary.chunk_index(chunk, offset, index_offsets, len(after))
-        self._count(chunk, chunk_class, offset, index)
+        counts = {channel: len(entries) // 2 for channel, entries in index.items()}
+        self._recent.append(_Written(chunk, chunk_class, offset, index_offsets, len(after), counts))
+        self._used.update(counts)
+        self._chunks += 1
+        self._previous = offset
         return offset, chunk
 
-    def checkpoint_if_due(self) -> None:
+    def checkpoint_if_due(self, *, by_time: bool) -> None:
         """Write a checkpoint where the last one is too far behind.
+
+        Args:
+            by_time: also where it is too long ago.
 
         Raises:
             OSError: nothing was written.
@@ -156,7 +197,7 @@ class ChunkFile:
         if self._recent and (
             self._sink.position - self._checkpoint_position >= CHECKPOINT_BYTES
             or len(self._recent) >= CHECKPOINT_CHUNKS
-            or time.monotonic_ns() - self._checkpoint_time >= CHECKPOINT_NS
+            or (by_time and time.monotonic_ns() - self._checkpoint_time >= CHECKPOINT_NS)
         ):
             self._checkpoint()
 
@@ -177,6 +218,7 @@ class ChunkFile:
         Raises:
             OSError: the file has no end, or may not be on the disk.
         """
+        self._settle()
         data_end = layout.record(Op.DATA_END, bytes(4))
         start = self._sink.position + len(data_end)
         statistics = summary.statistics(
@@ -199,28 +241,29 @@ class ChunkFile:
             return "", parts
         return "zstd", [packed]
 
-    def _count(
-        self, chunk: layout.ChunkHeader, kind: ChunkClass, offset: int, index: dict[int, list[int]]
-    ) -> None:
-        first, last = chunk.first_time, chunk.last_time
-        self._first_time = min(first, self._first_time) if self._chunks else first
-        self._last_time = max(last, self._last_time)
-        self._chunks += 1
-        self._previous = offset
-        for channel, entries in index.items():
-            self._counts[channel] += len(entries) // 2
-        self._recent.append((offset, chunk.total_size, int(kind), first, last, list(index)))
+    def _settle(self) -> None:
+        """Take the recent chunks into the index and the statistics of the summary."""
+        recent, self._recent = self._recent, []
+        for written in recent:
+            chunk = written.chunk
+            self._chunk_indexes += summary.chunk_index(
+                chunk, written.offset, written.index_offsets, written.index_size
+            )
+            self._first_time = min(self._first_time, chunk.first_time)
+            self._last_time = max(self._last_time, chunk.last_time)
+            self._counts.update(written.counts)
 
     def _checkpoint(self) -> None:
         """Write all definitions, the manifest and the index of the chunks since the last checkpoint."""
         now = layout.clamp_time(time.time_ns())
-        recent = documents.encode(documents.IndexDocument(self._checkpoint_at, self._recent))
+        places = [written.place() for written in self._recent]
+        index = documents.encode(documents.IndexDocument(self._checkpoint_at, places))
         chunk = OpenChunk(b"".join(data for _, data in self._definitions))
         chunk.add(Topic.MANIFEST, self.sequence, now, self._manifest)
-        chunk.add(Topic.INDEX, self.sequence + 1, now, recent)
+        chunk.add(Topic.INDEX, self.sequence + 1, now, index)
         offset, _ = self.append(ChunkClass.CHECKPOINT, chunk.body, chunk.last, chunk.index)
         self.sequence += 2
-        self._recent = []
+        self._settle()
         self._checkpoint_at = offset
         self._checkpoint_position = self._sink.position
         self._checkpoint_time = time.monotonic_ns()

@@ -9,9 +9,10 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, cast
+
+from msgspec import Struct
 
 from neuronscope.exceptions import NszError
 
@@ -62,7 +63,10 @@ class Op(IntEnum):
 
 
 _MESSAGE: Final = int(Op.MESSAGE)
+_MESSAGE_INDEX: Final = int(Op.MESSAGE_INDEX)
 _CHANNEL: Final = int(Op.CHANNEL)
+_CHUNK: Final = int(Op.CHUNK)  # plain numbers are packed faster
+_GUARD: Final = int(Op.GUARD)
 
 
 class ChunkClass(IntEnum):
@@ -105,6 +109,7 @@ MAX_TOPIC_CHARACTERS: Final = 160
 RECORD: Final = struct.Struct("<BQ")  # opcode, length
 MESSAGE: Final = struct.Struct("<BQHIQQ")  # …, channel, sequence, log time, publish time
 _MESSAGE_START: Final = struct.Struct("<BQH")  # opcode, length, channel
+_ONE_ENTRY: Final = struct.Struct("<BQHIQQ")  # opcode, length, channel, size of the entries, time, offset
 MESSAGE_FIXED: Final = MESSAGE.size - RECORD.size
 SEQUENCE_AT: Final = RECORD.size + 2
 CHUNK: Final = struct.Struct("<BQQQQI")  # …, first time, last time, size, CRC-32; then name, length
@@ -114,12 +119,12 @@ GUARD_FIXED: Final = GUARD.size + 4
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
-_U64_MAX: Final = 2**64 - 1
+LAST_TIME: Final = 2**64 - 1
 
 
 def clamp_time(nanoseconds: int) -> int:
     """A time as MCAP can hold it (the JSON of a record keeps the exact one)."""
-    return min(max(nanoseconds, 0), _U64_MAX)
+    return min(max(nanoseconds, 0), LAST_TIME)
 
 
 def string(text: str) -> bytes:
@@ -164,13 +169,14 @@ def message_header(channel_id: int, sequence: int, time: int, length: int) -> by
 def message_index(channel_id: int, entries: list[int]) -> bytes:
     """A Message Index; `entries` alternates time and offset in the uncompressed chunk."""
     size = 8 * len(entries)
-    return RECORD.pack(Op.MESSAGE_INDEX, 6 + size) + struct.pack(
+    if size == 16:
+        return _ONE_ENTRY.pack(_MESSAGE_INDEX, 22, channel_id, 16, *entries)
+    return RECORD.pack(_MESSAGE_INDEX, 6 + size) + struct.pack(
         f"<HI{len(entries)}Q", channel_id, size, *entries
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkHeader:
+class ChunkHeader(Struct, frozen=True, gc=False):
     """The fields of a Chunk record that precede its records."""
 
     first_time: int
@@ -192,15 +198,20 @@ class ChunkHeader:
 
     def pack(self) -> bytes:
         """The bytes."""
-        fixed = CHUNK.pack(
-            Op.CHUNK,
-            self.total_size - RECORD.size,
-            self.first_time,
-            self.last_time,
-            self.uncompressed_size,
-            self.crc,
+        name = self.compression.encode()
+        return (
+            CHUNK.pack(
+                _CHUNK,
+                CHUNK.size + 12 + len(name) + self.stored_size - RECORD.size,
+                self.first_time,
+                self.last_time,
+                self.uncompressed_size,
+                self.crc,
+            )
+            + _U32.pack(len(name))
+            + name
+            + _U64.pack(self.stored_size)
         )
-        return fixed + string(self.compression) + _U64.pack(self.stored_size)
 
     @classmethod
     def parse(cls, data: Buffer) -> ChunkHeader:
@@ -228,8 +239,7 @@ class ChunkHeader:
 CHUNK_HEADER_MAX: Final = CHUNK.size + 4 + 16 + 8
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(Struct, frozen=True, gc=False):
     """The record before every chunk: sync mark, identity, checksum of both headers, alignment."""
 
     file_id: bytes
@@ -241,7 +251,7 @@ class Guard:
         """The record's bytes; its CRC covers its own fields and the chunk's header."""
         fields = GUARD.pack(GUARD_MARK, self.file_id, self.sequence, self.previous, self.chunk_class)
         checksum = zlib.crc32(chunk_header, zlib.crc32(fields))
-        head = RECORD.pack(Op.GUARD, GUARD_FIXED + padding)
+        head = RECORD.pack(_GUARD, GUARD_FIXED + padding)
         return head + fields + _U32.pack(checksum) + bytes(padding)
 
     @classmethod

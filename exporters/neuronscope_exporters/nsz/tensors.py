@@ -10,7 +10,7 @@ import math
 import struct
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -54,8 +54,7 @@ _encode = msgspec.json.Encoder().encode
 _header_decoder = msgspec.json.Decoder(DocumentHeader)
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(msgspec.Struct, frozen=True, gc=False):
     """A tensor ready to be written: its element type's name, shape, and little-endian bytes."""
 
     dtype: str
@@ -77,12 +76,14 @@ def payload(tensor: TensorSnapshot) -> Payload:
     order = array.dtype.byteorder
     if order == ">" or (order == "=" and sys.byteorder == "big"):
         array = array.astype(array.dtype.newbyteorder("<"))
-    array = np.ascontiguousarray(array).reshape(array.shape)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array).reshape(array.shape)
     name = _stored_name(tensor.dtype, array.dtype)
     data = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
-    return Payload(name, tuple(array.shape), array.dtype.itemsize, data)
+    return Payload(name, array.shape, array.itemsize, data)
 
 
+@lru_cache(256)  # numpy makes the name of a type anew each time it is asked
 def _stored_name(declared: str, dtype: np.dtype[Any]) -> str:
     """The snapshot's own name where its array is the raw form of it, else the array's."""
     if dtype.name == _RAW.get(_NUMPY_NAMES.get(declared, "")):
@@ -98,7 +99,12 @@ def document_header(dtype: str, shape: Sequence[int], nbytes: int, metadata: dic
     if dtype in _AS_BYTES:
         metadata = {**metadata, "nsz.dtype": dtype}
         dtype, shape = "U8", [*shape, nbytes // max(math.prod(shape), 1)]
-    header = _encode(DocumentHeader(TensorInfo(dtype, list(shape), (0, nbytes)), metadata))
+    document = DocumentHeader(TensorInfo(dtype, list(shape), (0, nbytes)), metadata)
+    try:
+        header = _encode(document)
+    except UnicodeEncodeError:  # a lone surrogate in a name
+        document.metadata = {key: text.encode(errors="replace").decode() for key, text in metadata.items()}
+        header = _encode(document)
     header += b" " * (-(len(header) + _LENGTH.size) % ALIGNMENT)
     return _LENGTH.pack(len(header)) + header
 

@@ -86,7 +86,8 @@ class NszWriter:
             segment=segment,
             previous_segment=previous_segment,
         )
-        self._tensor_channels: dict[str, int] = {}
+        self._tensor_channels: dict[str, int] = {}  # by topic
+        self._defined_channels: dict[tuple[str, bool], int] = {}  # by layer, those that a chunk defines
         self._open = OpenChunk()
         self._lost_since_flush = False
         self._unreported: Counter[tuple[str, str]] = Counter()
@@ -160,7 +161,7 @@ class NszWriter:
         except OSError as error:
             self._failed(error)
             return False
-        self._checkpoint_if_due()
+        self._checkpoint_if_due(by_time=True)
         return complete
 
     def close(self, *, sync: bool = False) -> bool:
@@ -198,9 +199,9 @@ class NszWriter:
         chunk.add(topic, self._file.sequence, when if 0 <= when < 1 << 64 else layout.clamp_time(when), data)
         self._file.sequence += 1
 
-    def _checkpoint_if_due(self) -> None:
+    def _checkpoint_if_due(self, *, by_time: bool) -> None:
         try:
-            self._file.checkpoint_if_due()
+            self._file.checkpoint_if_due(by_time=by_time)
         except OSError as error:
             self._failed(error)
 
@@ -251,11 +252,14 @@ class NszWriter:
         self._file.sequence += 1
         if definition:
             self._file.define(definition)
-        self._checkpoint_if_due()
+        self._checkpoint_if_due(by_time=False)
         return documents.PartDocument(offset, chunk.total_size, chunk.crc)
 
     def _tensor_channel(self, layer_id: str, planes: bool) -> tuple[int, bytes]:
         """(channel of a module's tensors, its definition if no chunk holds it yet)."""
+        known = self._defined_channels.get((layer_id, planes))
+        if known is not None:
+            return known, b""
         name = layer_id.encode(errors="replace").decode()[: layout.MAX_TOPIC_CHARACTERS]
         suffix = layout.PLANES_SUFFIX if planes else ""
         topic = f"{layout.TENSOR_TOPIC}{name}{suffix}"
@@ -266,6 +270,8 @@ class NszWriter:
             topic, layout.FIRST_TENSOR_CHANNEL + len(self._tensor_channels)
         )
         if self._file.uses(channel):
+            if len(self._defined_channels) < layout.MAX_TENSOR_CHANNELS:
+                self._defined_channels[layer_id, planes] = channel
             return channel, b""
         encoding = layout.PLANES_ENCODING if planes else "safetensors"
         return channel, layout.channel(channel, 0, topic, encoding)
