@@ -176,7 +176,7 @@ class Request:
         GUARD.call(SITE, self._note, message)
         return self._send_last(message) if self._complete else self._send(message)
 
-    async def _send_last(self, message: Message) -> None:
+    async def _send_last(self, message: Message) -> Any:
         result = cast(Any, await self._send(message))
         self._answered_ns = clock.wall_ns()
         return result
