@@ -28,6 +28,7 @@ class Behaviour:
 
     Attributes:
         delay_s: before the first chunk, median; it varies.
+        per_token_s: more of that for every token of the prompt.
         limited: share of requests that are told to come again.
         cached: share of prompts whose beginning is in the provider's cache.
         verbosity: words of an answer, median.
@@ -37,6 +38,7 @@ class Behaviour:
     """
 
     delay_s: float = 0.012
+    per_token_s: float = 0.0
     limited: float = 0.0
     cached: float = 0.8
     verbosity: float = 9.0
@@ -124,7 +126,7 @@ class Provider(ns.testing.FakeOpenAI):
         ]
         choices.append(delta({}, finish_reason="length" if answer.cut else "stop"))
         events = [{**head, "choices": [choice]} for choice in choices]
-        self.wait(now.delay_s * float(np.exp(0.25 * wait)))
+        self.wait((now.delay_s + now.per_token_s * n_input) * float(np.exp(0.25 * wait)))
         return Reply(events=[*events, {**head, "choices": [], "usage": usage}])
 
 
