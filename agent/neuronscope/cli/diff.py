@@ -144,9 +144,9 @@ def diff(
         raise click.exceptions.Exit(_FAILED)
 
 
-# --- the story on a terminal ---------------------------------------------------------------------------------
+# --- the story on a terminal -----------------------------------------------------------------------------
 def show(console: Console, result: Comparison) -> None:
-    """Tell it: what was compared, the verdict, causes with their evidence, what follows, what cannot be told."""
+    """Tell what was compared, the verdict, causes with their evidence, what follows, what cannot be told."""
     _show_sides(console, result)
     style, words = _STYLES[result.verdict]
     console.print(Text(words[0].upper() + words[1:], style))

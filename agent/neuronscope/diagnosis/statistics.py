@@ -87,6 +87,14 @@ def ks_p_value(statistic: float, m: int, n: int) -> float:
     return min(1.0, max(0.0, 2 * sum(terms)))
 
 
+def chi2_p_value(statistic: float, freedom: int) -> float:
+    """Probability of so large a chi-square variable: Wilson and Hilferty's approximation (1931)."""
+    if freedom < 1:
+        return 1.0
+    z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
 def wasserstein(reference: Sample, window: Sample) -> float:
     """Wasserstein's distance of order 1: how far, on average, values have to be moved; in their own unit."""
     points = np.sort(np.concatenate((reference, window)))

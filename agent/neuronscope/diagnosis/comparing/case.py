@@ -1,7 +1,7 @@
 """Two sides put beside each other: the tests that detectors make, all counted.
 
-Every statistical test goes through a `Case`, whether it finds something or not: what is believed in the end is
-decided over all of them together (Benjamini and Hochberg, false discovery rate 0.01), and only beyond a
+Every statistical test goes through a `Case`, whether it finds something or not: what is believed in the end
+is decided over all of them together (Benjamini and Hochberg, false discovery rate 0.01), and only beyond a
 floor of effect, since large samples find every difference.  Plain facts, a model's name, are no tests.
 """
 
@@ -83,7 +83,7 @@ class Case:
     def shift(
         self, what: str, before: Floats, after: Floats, unit: str = "", *, plot: bool = True
     ) -> Evidence | None:
-        """Are two samples of one number alike?  Kolmogorov and Smirnov's test; None where too few are known."""
+        """Are two samples of one number alike?  By Kolmogorov and Smirnov; None where too few are known."""
         left, right = _some(finite(before)), _some(finite(after))
         m, n = left.size, right.size
         self._note_power(what, "ks", m, n)

@@ -1,9 +1,10 @@
 """The first layer whose numbers are not as before, and how they differ: from summaries alone.
 
-For each layer, the runs of one side are compared with those of the other, and with each other: how far two halves
-of the same side are apart is the noise of inputs, batches and kernels, and what is not well beyond it is no
-divergence.  Where the same inputs were seen on both sides, the very runs are compared, which is far sharper.  A change of
-element type widens the noise by the coarser type's rounding.  Nothing here needs a tensor; devices may differ.
+For each layer, the runs of one side are compared with those of the other, and with each other: how far two
+halves of the same side are apart is the noise of inputs, batches and kernels, and what is not well beyond it
+is no divergence.  Where the same inputs were seen on both sides, the very runs are compared, which is far
+sharper.  A change of element type widens the noise by the coarser type's rounding.  Nothing here needs a
+tensor; devices may differ.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ MEAN, STD, MOST, RMS, ZERO, BAD, COUNT = range(7)
 MIN_RUNS: Final = 8
 MIN_PAIRS: Final = 3
 BEYOND: Final = 4.0  # times the noise
-# Relative rounding of a layer's statistics, by element type: half a unit in the last place, a few dozen times over.
+# Relative rounding of a layer's statistics, by element type: half a unit in the last place, a few dozen
+# times over.
 ROUNDING: Final[Mapping[str, float]] = {
     "F64": 1e-9,
     "F32": 2e-4,

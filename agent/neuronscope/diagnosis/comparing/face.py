@@ -32,10 +32,10 @@ def compare(
     """Say what changed from one recording to the other, and why things are different now.
 
     Args:
-        before, after: a `.nsz` file, a directory of segments or ranks, several of both, an `Artifact` (a scope's,
-            or one that `ns.load` read), or spans.
-        window_before, window_after: only what began within these times; both sides may then be the same recording.
-        step: called with a name, gives a context manager that yields ``(done, total) -> None``: shows progress.
+        before, after: a `.nsz` file, a directory of segments or ranks, several of both, an `Artifact` (a
+        scope's, or one that `ns.load` read), or spans. window_before, window_after: only what began within
+        these times; both sides may then be the same recording. step: called with a name, gives a context
+        manager that yields ``(done, total) -> None``: shows progress.
 
     Raises:
         FileNotFoundError: a path does not exist.

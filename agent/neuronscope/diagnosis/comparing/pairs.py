@@ -1,8 +1,8 @@
 """The same question asked on both sides, found without its words.
 
 A query vector's SimHash is the same for the same vector; a text's checksum of 12 bits and its length are the
-same for the same text, and for one in some hundred thousand others.  Twice on one side tells how much answers differ
-by themselves.
+same for the same text, and for one in some hundred thousand others.  Twice on one side tells how much
+answers differ by themselves.
 """
 
 from __future__ import annotations

@@ -292,8 +292,8 @@ def _gaps(start: int, end: int, calls: list[tuple[int, int, int | None]]) -> tup
 def _thin(columns: Columns, traces: dict[str, _Trace]) -> None:
     """Make a sample without weights of a sampled recording: traces stay in proportion to their weight.
 
-    A recording keeps what is out of the ordinary for certain (`neuronscope.sampling`); taken as it is, it would
-    make the extraordinary look usual.
+    A recording keeps what is out of the ordinary for certain (`neuronscope.sampling`); taken as it is, it
+    would make the extraordinary look usual.
     """
     highest = max((trace.weight for trace in traces.values()), default=1.0)
     kept = {name for name, trace in traces.items() if crc32(name.encode()) / 2**32 * highest < trace.weight}

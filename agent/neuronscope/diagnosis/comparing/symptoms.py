@@ -17,7 +17,8 @@ from neuronscope.diagnosis.comparing.result import Effect, Evidence, Symptom, Un
 from neuronscope.diagnosis.kinds import Kind
 
 SLOWER: Final = 1.5
-# Effects that ask for an explanation; answers and times differ for many reasons, and ask only if they differ much.
+# Effects that ask for an explanation; answers and times differ for many reasons, and ask only if they
+# differ much.
 CLEAR: Final = frozenset(
     {Effect.RESULTS, Effect.SCORES, Effect.EMPTY, Effect.ERRORS, Effect.PROMPT_SIZE, Effect.COST}
 )

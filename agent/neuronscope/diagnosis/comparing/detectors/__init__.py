@@ -1,7 +1,7 @@
 """The registry of detectors: small functions over a `Case`, each for one kind of change.
 
-They come in the order of a request's path.  A detector yields what it takes for a cause; whether its tests are
-believed is decided over all of them.
+They come in the order of a request's path.  A detector yields what it takes for a cause; whether its tests
+are believed is decided over all of them.
 """
 
 from __future__ import annotations

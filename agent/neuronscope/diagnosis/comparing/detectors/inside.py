@@ -1,4 +1,4 @@
-"""Detectors of models that run in the process: weights, precision, layers that diverge, numbers that are none."""
+"""Detectors of models in the process: weights, precision, layers that diverge, numbers that are none."""
 
 from __future__ import annotations
 
@@ -118,8 +118,10 @@ def layers_diverged(case: Case) -> Iterator[Cause]:
         yield cause(
             Kind.LAYERS_DIVERGED,
             f"{model}: {first.layer}",
-            f"In {model} the numbers are others from {first.layer} on ({len(after)} of {len(layers)} layers): {how}. "
-            f"They differ by {first.size:.2g} of their size, {first.size / max(first.noise, 1e-12):.3g} times the noise.",
+            f"In {model} the numbers are others from {first.layer} on ({len(after)} of "
+            f"{len(layers)} layers): {how}. "
+            f"They differ by {first.size:.2g} of their size, "
+            f"{first.size / max(first.noise, 1e-12):.3g} times the noise.",
             [
                 Evidence(
                     f"size of {first.layer}'s numbers, median",
@@ -188,7 +190,8 @@ def non_finite(case: Case) -> Iterator[Cause]:
     yield cause(
         Kind.NON_FINITE,
         f"{model}: {born[0][1]}" if born else model,
-        f"{share.after:.1%} of the calls of {model or 'a model'} have NaN or Inf{where}; it was {share.before:.1%}.",
+        f"{share.after:.1%} of the calls of {model or 'a model'} have NaN or Inf{where}; it was "
+        f"{share.before:.1%}.",
         [_certain(share, bad)],
         FACT,
         (traces if place == 0 else (), traces if place == 1 else ()),

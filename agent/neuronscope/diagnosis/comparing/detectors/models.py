@@ -102,7 +102,8 @@ def output_cut(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.OUTPUT_CUT,
                 route,
-                f"{share.after:.0%} of the answers{_at(route)} are cut at a limit of tokens; it was {share.before:.0%}.",
+                f"{share.after:.0%} of the answers{_at(route)} are cut at a limit of tokens; it "
+                f"was {share.before:.0%}.",
                 [
                     share,
                     case.shift("output tokens of a call", *numbers(case, pair, "output_tokens"), "{token}"),
@@ -156,7 +157,8 @@ def tokenizer_changed(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.TOKENIZER_CHANGED,
                 route,
-                f"A character of the prompts{_at(route)} costs {shift.after:.3g} tokens; it was {shift.before:.3g}.",
+                f"A character of the prompts{_at(route)} costs {shift.after:.3g} tokens; it was "
+                f"{shift.before:.3g}.",
                 [shift],
                 TESTED,
                 both(case, pair, "trace"),
@@ -191,7 +193,8 @@ def cache_lost(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.CACHE_LOST,
                 route,
-                f"The provider's cache serves {less}: {means[1]:.0%} of the input tokens{_at(route)}; it was {means[0]:.0%}.",
+                f"The provider's cache serves {less}: {means[1]:.0%} of the input "
+                f"tokens{_at(route)}; it was {means[0]:.0%}.",
                 [test],
                 TESTED,
                 both(case, pair, "trace"),

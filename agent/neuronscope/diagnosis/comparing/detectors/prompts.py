@@ -76,7 +76,8 @@ def prompt_changed(case: Case) -> Iterator[Cause]:
         yield cause(
             Kind.PROMPT_CHANGED,
             route,
-            f"The prompt's template{_at(route)} is another: of the lines and labels that all prompts hold {words}.",
+            f"The prompt's template{_at(route)} is another: of the lines and labels that all "
+            f"prompts hold {words}.",
             [
                 Evidence(
                     "constant lines and labels of the prompt",
@@ -141,7 +142,8 @@ def system_prompt_changed(case: Case) -> Iterator[Cause]:
                 yield cause(
                     Kind.SYSTEM_PROMPT_CHANGED,
                     route,
-                    f"The system prompt{_at(route)} has {shift.after:.0f} characters; it had {shift.before:.0f}.",
+                    f"The system prompt{_at(route)} has {shift.after:.0f} characters; it had "
+                    f"{shift.before:.0f}.",
                     [shift],
                     TESTED,
                     both(case, pair, "trace"),
@@ -199,7 +201,8 @@ def context_dropped(case: Case) -> Iterator[Cause]:
         yield cause(
             Kind.CONTEXT_DROPPED,
             route,
-            f"Of the documents that were retrieved, prompts{_at(route)} hold {means[1]:.0%} whole; it was {means[0]:.0%}{also}.",
+            f"Of the documents that were retrieved, prompts{_at(route)} hold {means[1]:.0%} whole; "
+            f"it was {means[0]:.0%}{also}.",
             [
                 test,
                 Evidence(
@@ -232,7 +235,8 @@ def reranker_changed(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.RERANKER_CHANGED,
                 "",
-                f"What searches find is reranked in {share.after:.0%} of the traces; it was {share.before:.0%}.",
+                f"What searches find is reranked in {share.after:.0%} of the traces; it was "
+                f"{share.before:.0%}.",
                 [share],
                 FACT,
                 (case.before.searches.labels("trace"), case.after.searches.labels("trace")),
@@ -269,7 +273,8 @@ def reranker_changed(case: Case) -> Iterator[Cause]:
                 yield cause(
                     Kind.RERANKER_CHANGED,
                     "",
-                    f"The reranker{_at(route)} works otherwise: {what} {shift.after:.3g}; it was {shift.before:.3g}.",
+                    f"The reranker{_at(route)} works otherwise: {what} {shift.after:.3g}; it was "
+                    f"{shift.before:.3g}.",
                     [shift],
                     TESTED,
                     both(case, pair, "trace"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 
@@ -68,7 +69,8 @@ def embedder_changed(case: Case) -> Iterator[Cause]:
     yield cause(
         Kind.EMBEDDER_CHANGED,
         _embedder(case),
-        f"The embedder is not the same: {first.what} {_value(first.after)}; it was {_value(first.before)}.{tail}",
+        f"The embedder is not the same: {first.what} {_value(first.after)}; it was "
+        f"{_value(first.before)}.{tail}",
         evidence,
         FACT if first.p is None else PAIRED,
         (case.before.searches.labels("trace"), case.after.searches.labels("trace")),
@@ -179,10 +181,11 @@ def queries_shifted(case: Case) -> Iterator[Cause]:
     angle = text_angle(case)
     sizes = _sizes(case)
     steady = angle is not None and angle.effect < BIT / 2
-    moved = [item for item in (shift, sizes) if item is not None and item.effect > _floor(item)]
+    asked = questions(case) if steady or angle is None else None
+    moved = [item for item in (shift, asked, sizes) if item is not None and item.effect > _floor(item)]
     if not moved:
         return
-    if steady or _same_embedder(case) or shift is None:
+    if steady or _same_embedder(case) or shift is None or case.pairs.vectors:
         yield cause(
             Kind.QUERIES_SHIFTED,
             _embedder(case),
@@ -197,7 +200,8 @@ def queries_shifted(case: Case) -> Iterator[Cause]:
         yield cause(
             Kind.QUERIES_OR_EMBEDDER,
             _embedder(case),
-            "Query vectors point elsewhere: users ask for other things, or the embedder changed; it is not recorded.",
+            "Query vectors point elsewhere: users ask for other things, or the embedder changed; "
+            "it is not recorded.",
             moved,
             POSSIBLE,
             (case.before.searches.labels("trace"), case.after.searches.labels("trace")),
@@ -205,7 +209,7 @@ def queries_shifted(case: Case) -> Iterator[Cause]:
 
 
 def direction(case: Case) -> Evidence | None:
-    """How far the mean direction of distinct query vectors moved, and how far it does by chance (`before`)."""
+    """How far the mean direction of query vectors moved, and how far it does by chance (`before`)."""
     sides = [
         sorted({name for name in side.searches.labels("fingerprint") if len(name) == 16})
         for side in case.sides
@@ -233,10 +237,36 @@ def direction(case: Case) -> Evidence | None:
     )
 
 
+def questions(case: Case) -> Evidence | None:
+    """Are the same questions asked as often?  By buckets of query vectors, beyond what chance does."""
+    names = [[name for name in side.searches.labels("fingerprint") if name] for side in case.sides]
+    m, n = map(len, names)
+    if min(m, n) < MIN_DIRECTIONS:
+        return None
+    size = int(min(256, max(8, min(m, n) // 10)))
+    counts = [
+        np.bincount([crc32(name.encode()) % size for name in each], minlength=size).astype(np.float64)
+        for each in names
+    ]
+    together = counts[0] + counts[1]
+    some = together > 0
+    pooled = together[some] / (m + n)
+    expected = np.concatenate((pooled * m, pooled * n))
+    squares = float(np.sum((np.concatenate([each[some] for each in counts]) - expected) ** 2 / expected))
+    p = st.chi2_p_value(squares, int(some.sum()) - 1)
+    case.p_values.append(p)
+    chance = float(np.sum(np.sqrt(2 / np.pi * pooled * (1 - pooled) * (1 / m + 1 / n)))) / 2
+    apart = float(np.abs(counts[0] / m - counts[1] / n).sum()) / 2
+    return Evidence(
+        "questions asked: distance of their frequencies, beside what chance does",
+        chance, apart, max(0.0, apart - chance), "distance", "", m, n, p,
+    )  # fmt: skip
+
+
 def _floor(item: Evidence) -> float:
     if item.statistic == "centroid":
         return max(0.02, float(item.before or 0.0))
-    return 0.2
+    return 0.12 if item.statistic == "distance" else 0.2
 
 
 def _sizes(case: Case) -> Evidence | None:

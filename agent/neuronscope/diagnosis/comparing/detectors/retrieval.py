@@ -1,4 +1,4 @@
-"""Detectors of the index and of the search: lost, stale, duplicated documents; parameters, filters, places."""
+"""Detectors of index and search: lost, stale, duplicated documents; parameters, filters, places."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def _paired_search(case: Case) -> Iterator[Cause]:
     yield cause(
         Kind.SEARCH_CHANGED,
         _subject(case),
-        f"The same query vectors find {found.overlap:.0%} of what they found; {elsewhere} of {found.lost} missing "
+        f"The same query vectors find {found.overlap:.0%} of what they found; {elsewhere} of "
+        f"{found.lost} missing "
         "hits are documents that other queries still find: the search looks less far, or elsewhere.",
         [_overlap(case, found)],
         PAIRED,
@@ -157,7 +158,8 @@ def index_changed(case: Case) -> Iterator[Cause]:
             yield cause(Kind.INDEX_REWRITTEN, subject, summary, [fact_, evidence], PAIRED, traces)
         else:
             summary = (
-                f"Of the documents {share:.0%} get another score for the same query vector, the others the same: "
+                f"Of the documents {share:.0%} get another score for the same query vector, the "
+                "others the same: "
                 "a part of the index holds other vectors than the rest."
             )
             yield cause(Kind.INDEX_STALE, subject, summary, [fact_, evidence], PAIRED, traces)
@@ -169,7 +171,8 @@ def index_changed(case: Case) -> Iterator[Cause]:
         yield cause(
             Kind.INDEX_LOST,
             subject,
-            f"The same query vectors find {found.overlap:.0%} of what they found: {len(found.vanished_documents)} "
+            f"The same query vectors find {found.overlap:.0%} of what they found: "
+            f"{len(found.vanished_documents)} "
             "documents are found by none any more.",
             [evidence, _count("documents that are found no more", len(found.vanished_documents), 0, found.n)],
             PAIRED,
@@ -179,7 +182,8 @@ def index_changed(case: Case) -> Iterator[Cause]:
         yield cause(
             Kind.INDEX_GREW,
             subject,
-            f"The same query vectors find {len(found.unseen_documents)} documents that none found before, in the "
+            f"The same query vectors find {len(found.unseen_documents)} documents that none found "
+            "before, in the "
             "place of others.",
             [
                 evidence,
@@ -234,7 +238,8 @@ def index_duplicated(case: Case) -> Iterator[Cause]:
     yield cause(
         Kind.INDEX_DUPLICATED,
         _subject(case),
-        f"Of the hits {share.after:.0%} have the very score of their neighbour; it was {share.before:.0%}: documents "
+        f"Of the hits {share.after:.0%} have the very score of their neighbour; it was "
+        f"{share.before:.0%}: documents "
         f"{'are' if more else 'were'} in the index more than once.",
         [share],
         TESTED,
@@ -256,7 +261,8 @@ def filter_changed(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.FILTER_CHANGED,
                 collection or store,
-                f"{share.after:.0%} of the searches in {collection or store}{_at(route)} have a filter; it was {share.before:.0%}.",
+                f"{share.after:.0%} of the searches in {collection or store}{_at(route)} have a "
+                f"filter; it was {share.before:.0%}.",
                 [share],
                 TESTED,
                 _traces(case, before, after),
@@ -277,7 +283,8 @@ def filter_changed(case: Case) -> Iterator[Cause]:
         yield cause(
             Kind.FILTER_CHANGED,
             collection or store,
-            f"{emptied.after:.0%} of the searches with a filter in {collection or store} find nothing; it was {emptied.before:.0%}.",
+            f"{emptied.after:.0%} of the searches with a filter in {collection or store} find "
+            f"nothing; it was {emptied.before:.0%}.",
             [emptied],
             TESTED,
             _traces(case, before, after),
@@ -294,7 +301,8 @@ def _filter_by_pairs(case: Case) -> Iterator[Cause]:
         yield cause(
             Kind.FILTER_CHANGED,
             _subject(case),
-            f"With a filter, the same query vectors find {filtered.overlap:.0%} of what they found; without one {bare.overlap:.0%}.",
+            f"With a filter, the same query vectors find {filtered.overlap:.0%} of what they "
+            f"found; without one {bare.overlap:.0%}.",
             [_overlap(case, filtered)],
             PAIRED,
             _changed(case, filtered),
@@ -322,7 +330,7 @@ def everything_empty(case: Case) -> Iterator[Cause]:
 
 # --- what these detectors share ----------------------------------------------------------------------------
 def unfiltered(case: Case) -> Found | None:
-    """Pairs of searches without a filter: a filter's fault must not look like the index's.  All, if few have none."""
+    """Pairs of searches without a filter, whose fault must not look like the index's; else all."""
     return paired(case, filtered=False) or paired(case)
 
 

@@ -1,7 +1,7 @@
 """Detectors of time and failure: providers, queues in the process, consumers of streams.
 
-A busier machine makes everything slower.  So what is slower in common, work in the process above all, is taken
-out first: a provider is slower only by what it lost beyond that.
+A busier machine makes everything slower.  So what is slower in common, work in the process above all, is
+taken out first: a provider is slower only by what it lost beyond that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def provider_slower(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.PROVIDER_SLOWER,
                 provider,
-                f"{provider or 'The provider'} is {word}{_at(route)}: {what} {_time(test.after)}; it was {_time(test.before)}"
+                f"{provider or 'The provider'} is {word}{_at(route)}: {what} {_time(test.after)}; "
+                f"it was {_time(test.before)}"
                 + (
                     f", while everything together got {common:.2g} times as slow."
                     if ratio(common, 1) > 1.2
@@ -126,7 +127,8 @@ def provider_limited(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.PROVIDER_LIMITED,
                 provider,
-                f"{provider or 'The provider'} limits or refuses {share.after:.1%} of the calls so that they are sent again "
+                f"{provider or 'The provider'} limits or refuses {share.after:.1%} of the calls so "
+                "that they are sent again "
                 f"or fail; it was {share.before:.1%}.",
                 [share],
                 TESTED,
@@ -150,7 +152,8 @@ def provider_failing(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.PROVIDER_FAILING,
                 provider,
-                f"{share.after:.1%} of the calls of {provider or 'the provider'} fail, mostly with {most}; it was {share.before:.1%}.",
+                f"{share.after:.1%} of the calls of {provider or 'the provider'} fail, mostly with "
+                f"{most}; it was {share.before:.1%}.",
                 [share],
                 TESTED,
                 (_some(case.before, before, flags[0]), _some(case.after, after, flags[1])),
@@ -182,7 +185,8 @@ def queueing(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.QUEUEING,
                 route,
-                f"Requests{_at(route)} wait {_time(test.after)} before their first call; it was {_time(test.before)}.",
+                f"Requests{_at(route)} wait {_time(test.after)} before their first call; it was "
+                f"{_time(test.before)}.",
                 [test],
                 TESTED,
                 (case.before.requests.rows(before, "trace"), case.after.requests.rows(after, "trace")),
@@ -196,7 +200,8 @@ def queueing(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.QUEUEING,
                 model,
-                f"Calls of {model} wait {_time(test.after)} before they are run; it was {_time(test.before)}.",
+                f"Calls of {model} wait {_time(test.after)} before they are run; it was "
+                f"{_time(test.before)}.",
                 [test],
                 TESTED,
                 (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
@@ -234,7 +239,8 @@ def consumer_stalling(case: Case) -> Iterator[Cause]:
                 yield cause(
                     Kind.CONSUMER_STALLING,
                     route,
-                    f"While a stream{_at(route)} comes in, the provider waits {_time(totals[1])} for the service; it was {_time(totals[0])}.",
+                    f"While a stream{_at(route)} comes in, the provider waits {_time(totals[1])} "
+                    f"for the service; it was {_time(totals[0])}.",
                     [test],
                     TESTED,
                     (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
@@ -253,7 +259,8 @@ def consumer_stalling(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.CONSUMER_STALLING,
                 route,
-                f"{share.after:.0%} of the streams{_at(route)} are left before their end; it was {share.before:.0%}.",
+                f"{share.after:.0%} of the streams{_at(route)} are left before their end; it was "
+                f"{share.before:.0%}.",
                 [share],
                 TESTED,
                 (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
