@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         ConfigError,
         LayerNotFoundError,
         MissingDependencyError,
+        ModelFileError,
         NeuronscopeError,
         NszError,
         NszLimitError,
@@ -71,6 +72,7 @@ _NAMES = {
     "ConfigError": "exceptions",
     "LayerNotFoundError": "exceptions",
     "MissingDependencyError": "exceptions",
+    "ModelFileError": "exceptions",
     "NeuronscopeError": "exceptions",
     "NszError": "exceptions",
     "NszLimitError": "exceptions",
@@ -121,6 +123,7 @@ __all__ = [
     "LayerRecord",
     "LayerSpec",
     "MissingDependencyError",
+    "ModelFileError",
     "Model",
     "NeuronscopeError",
     "NszError",
@@ -170,3 +173,17 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def load_ipython_extension(_: Any) -> None:
+    """``%load_ext neuronscope`` in a notebook: observe what the settings list, as `instrument` does."""
+    from neuronscope.platform import instrument
+
+    instrument()
+
+
+def unload_ipython_extension(_: Any) -> None:
+    """``%unload_ext neuronscope``: every library as it was."""
+    from neuronscope.platform import uninstrument
+
+    uninstrument()

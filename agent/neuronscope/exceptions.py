@@ -64,6 +64,10 @@ class UnsupportedProbeError(NeuronscopeError, TypeError):
     """A probe looks at something that the model's runtime cannot show; the message says what it shows."""
 
 
+class ModelFileError(NeuronscopeError, ValueError):
+    """A file or a message is no model of the format it should be, or is damaged."""
+
+
 class BaselineError(NeuronscopeError, ValueError):
     """A file is no baseline of retrieval, is damaged, or is of a later version."""
 

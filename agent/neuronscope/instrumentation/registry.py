@@ -80,6 +80,7 @@ BACKENDS: Final[dict[str, Entry]] = {
     "tf": Entry("neuronscope_instrumentation.tf:ADAPTER", "keras", "tf"),  # on torch its layers are modules
     "torch": Entry("neuronscope_instrumentation.torch:ADAPTER", "torch", "torch"),
     "jax": Entry("neuronscope_instrumentation.jax:ADAPTER", "jax", "jax"),
+    "onnx": Entry("neuronscope_instrumentation.onnx:ADAPTER", "onnx", "onnx"),
 }
 ENTRY_POINT_GROUP: Final = "neuronscope.adapters"
 

@@ -162,11 +162,16 @@ class LayerSpec:
     Attributes:
         id: the runtime's own dotted path, stable across processes (``"model.layers.3.mlp"``).
         name: what kind of layer it is, for people (``"LlamaMLP"``).
-        shape: output shape where it is known before running, else None.
+        shape: output shape where it is known before running, else None; -1: a size known only then.
         parameters: number of parameters the layer itself holds, else None.
+        signature: shapes and types of all inputs and outputs, where a runtime tells them
+            (``"F32[-1,4], F32[4,8] -> F32[-1,8]"``).
+        flops: operations of one run, where they are known before running, else None.
     """
 
     id: str
     name: str = ""
     shape: tuple[int, ...] | None = None
     parameters: int | None = None
+    signature: str = ""
+    flops: int | None = None
