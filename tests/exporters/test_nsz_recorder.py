@@ -20,6 +20,10 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 import neuronscope as ns
+from neuronscope.diagnosis.findings import Finding
+from neuronscope.diagnosis.kinds import Kind
+from neuronscope.diagnosis.reports import Reporter
+from neuronscope.engine import ENGINE
 from neuronscope.exporters import Exporter, ExporterContext, Recorder
 from neuronscope.settings import Settings
 from neuronscope.signals import names
@@ -32,12 +36,15 @@ from neuronscope.signals.records import (
     SpanRecord,
 )
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
+from neuronscope.testing.fake_openai import FakeOpenAI
 from neuronscope_exporters import nsz
 from neuronscope_exporters.nsz import exporter as exporter_module
 from neuronscope_exporters.nsz import layout, sink
 from neuronscope_exporters.nsz.keeper import Keeper, Retention
 from neuronscope_exporters.nsz.repair import BusyError, repair
 from neuronscope_exporters.nsz.triggers import Percentile, Triggers
+from neuronscope_exporters.nsz.unpacking import unpack
+from openai_cases import CANARY, sync_client
 
 
 def span(number: int, *, parent: int | None = None, trace: int = 1, **changes: Any) -> SpanRecord:
@@ -320,6 +327,58 @@ def test_what_is_wrong_is_dumped_at_the_end_of_its_root_span(tmp_path: Path, nam
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_drift_alert_dumps_when_it_begins(tmp_path: Path) -> None:
+    """As the diagnosis tells it; its end is no reason."""
+    with ns.Platform(nsz=str(tmp_path), nsz_mode="flight", instrument=(), deferred=False):
+        with ns.Scope("answer"):
+            pass
+        finding = Finding(Kind.QUERIES_SHIFTED, "qdrant", "docs", "questions are of another kind", 0.4, 0.99)
+        reporter = Reporter(ENGINE)
+        reporter.raised(finding, any_active=True)
+        assert ns.flush(60.0)
+        assert len(list(tmp_path.iterdir())) == 1
+        reporter.cleared(finding, any_active=False)
+    (path,) = tmp_path.iterdir()
+    recording = nsz.read(path)
+    assert [item.name for item in recording.spans] == ["answer"]
+    assert [log.body for log in recording.logs] == ["questions are of another kind"]
+    (why,) = [event.attributes for event in recording.events if event.name == "nsz.flight"]
+    assert why["reason"] == "drift"
+    assert "questions are of another kind" in str(why["detail"])
+
+
+def test_content_is_masked_before_it_is_written(tmp_path: Path) -> None:
+    """No byte of it is in the file, compressed or not; and what a redactor changes is changed there."""
+    for folder, settings in {
+        "off": {}, "on": {"capture_content": "span_and_event", "redactor": redact}
+    }.items():  # fmt: skip
+        with FakeOpenAI() as server:
+            options: Any = {"nsz": str(tmp_path / folder), "deferred": False, **settings}
+            with ns.Platform(**options), sync_client(server) as client:
+                ns.instrument("openai")
+                create: Any = client.chat.completions.create
+                create(model="gpt-4o-mini", messages=[{"role": "user", "content": f"say {CANARY}"}])
+        (path,) = (tmp_path / folder).iterdir()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        stored = everything_in(path)
+        assert b"gpt-4o-mini" in stored
+        assert CANARY.encode() not in stored
+        assert (b"SOMETHING" in stored) == (folder == "on")
+
+
+def redact(_key: str, text: str) -> str:
+    return text.replace(CANARY, "SOMETHING")
+
+
+def everything_in(path: Path) -> bytes:
+    """All bytes of a file, and all that its chunks unpack to."""
+    data = path.read_bytes()
+    file = nsz.NszFile(path)
+    chunks = [unpack(data[place.offset : place.offset + place.length], file.limits) for place in file.chunks]
+    return data + b"".join(map(bytes, chunks))
+
+
 def test_good_results_are_no_reason(tmp_path: Path) -> None:
     """A clear margin, a single hit (its margin is 0 by definition), a quick call."""
     _, recorder = flight(tmp_path)
@@ -403,10 +462,10 @@ def test_dump_gives_a_finished_file_and_recording_goes_on(tmp_path: Path, mode: 
     with ns.Platform(nsz=str(tmp_path), nsz_mode=mode, instrument=()):
         with ns.Scope("first"):
             pass
-        (first,) = ns.dump("because")
+        (first,) = ns.dump("because", timeout_s=60.0)
         with ns.Scope("second"):
             pass
-        (second,) = ns.dump()
+        (second,) = ns.dump(timeout_s=60.0)
         assert ns.dump() == [] or mode == "flight"
     for path, name in ((first, "first"), (second, "second")):
         file = nsz.NszFile(path)
