@@ -264,11 +264,11 @@ def histogram(title: str, before: Floats, after: Floats, unit: str) -> Plot:
     low, high = np.quantile(together, (0.001, 0.999))
     if not high > low:
         low, high = low - 0.5, low + 0.5
-    edges = np.linspace(low, high, _BINS + 1)
-    heights = [
-        tuple((np.histogram(np.clip(values, low, high), edges)[0] / values.size).round(5).tolist())
-        for values in (before, after)
-    ]
+    edges: Floats = np.asarray(np.linspace(low, high, _BINS + 1), np.float64)
+    heights: list[tuple[float, ...]] = []
+    for values in (before, after):
+        counts: Floats = np.asarray(np.histogram(np.clip(values, low, high), edges)[0], np.float64)
+        heights.append(tuple((counts / values.size).round(5).tolist()))
     return Plot(Shape.HISTOGRAM, title, heights[0], heights[1], tuple(edges.tolist()), unit=unit)
 
 

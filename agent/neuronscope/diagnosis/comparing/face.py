@@ -42,7 +42,7 @@ def compare(
         NszError: a file named is no `.nsz` file, or a directory has none that can be read.
     """
     started = time.perf_counter()
-    told = step or (lambda _: nullcontext(_ignore))
+    told = step or _unwatched
     sides: list[tuple[Columns, Side]] = []
     for name, source, window in (("before", before, window_before), ("after", after, window_after)):
         reader = Reader(window)
@@ -91,6 +91,10 @@ def conclude(
         tuple(untold(case)),
         len(case.p_values),
     )
+
+
+def _unwatched(_name: str) -> Any:
+    return nullcontext(_ignore)
 
 
 def _ignore(done: int, total: int) -> None:

@@ -98,7 +98,7 @@ class Reader:
     # --- sources -------------------------------------------------------------------------------------
     def _read_artifact(self, artifact: Artifact) -> None:
         self._paths = (artifact.path or "live recording",)
-        resource = artifact.resources[0] if artifact.resources else {}
+        resource: Any = artifact.resources[0] if artifact.resources else {}
         self._read_records(artifact.telemetry.spans, resource)
         for record in artifact.telemetry.layer_snapshots:
             self._take(record, resource)
@@ -208,7 +208,8 @@ class Reader:
                 environment.setdefault(name, Counter())[str(value)] += 1
         for key in _ENVIRONMENT_LISTS:
             values = resource.get(key)
-            for value in values if isinstance(values, list | tuple) else ():
+            texts = cast("Sequence[Any]", values) if isinstance(values, list | tuple) else ()
+            for value in texts:
                 name, _, version = str(value).rpartition(" ")
                 environment.setdefault(name, Counter())[version] += 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -40,16 +40,13 @@ def weights_changed(case: Case) -> Iterator[Cause]:
             ("weights", "fingerprint of the weights"),
             ("adapters", "adapters"),
             ("edits", "lasting edits"),
-            ("layers", "layers"),
             ("wrapped", "wrappers"),
         ):
             values = [side.calls.rows(mask, column) for side, mask in zip(case.sides, pair, strict=True)]
-            if column in {"weights", "layers"}:
+            if column == "weights":
                 values = [[value for value in each if value] for each in values]
             mixed = case.mix(f"{what} of {model}", *values)
             if mixed is None or mixed.distance < 0.5 or not mixed.switched:
-                continue
-            if column == "layers" and not _other_layers(mixed.usual):
                 continue
             yield cause(
                 Kind.WEIGHTS_CHANGED,
@@ -280,18 +277,14 @@ def _layer_traces(case: Case, item: LayerChange) -> tuple[list[str], list[str]]:
     return (rows[0].traces if rows[0] else []), (rows[1].traces if rows[1] else [])
 
 
-def _other_layers(usual: tuple[Any, Any]) -> bool:
-    """Does one side have layers that the other lacks?  Which are recorded is the budget's choice: not so."""
-    first, second = (set(layers) for layers in usual)
-    return bool(first - second and second - first)
-
-
 def _traces(case: Case, pair: tuple[Any, Any]) -> tuple[list[str], list[str]]:
     return case.before.calls.rows(pair[0], "trace"), case.after.calls.rows(pair[1], "trace")
 
 
 def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value or "none")
+    if isinstance(value, tuple):
+        return ", ".join(map(str, cast("tuple[object, ...]", value))) or "none"
+    return str(value or "none")
 
 
 DETECTORS = (weights_changed, precision_changed, non_finite, dead_units, layers_diverged)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from neuronscope.diagnosis.comparing.case import FACT, PAIRED, TESTED, Case, cause, fact, ratio
-from neuronscope.diagnosis.comparing.columns import Mask, finite
+from neuronscope.diagnosis.comparing.columns import Columns, Floats, Mask, finite
 from neuronscope.diagnosis.comparing.detectors.prompts import both, written
 from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
@@ -169,7 +169,7 @@ def cache_lost(case: Case) -> Iterator[Cause]:
     """The provider's cache of prompts serves less, or more."""
     for route, *masks in written(case, 5):
         pair = (masks[0], masks[1])
-        parts = []
+        parts: list[Floats] = []
         for cached, tokens in zip(
             numbers(case, pair, "cached"), numbers(case, pair, "input_tokens"), strict=True
         ):
@@ -202,17 +202,17 @@ def cache_lost(case: Case) -> Iterator[Cause]:
             )
 
 
-def _tested(case: Case, parts: list[Any]) -> bool:
+def _tested(case: Case, parts: list[Floats]) -> bool:
     shift = case.shift("cached share of a prompt", parts[0], parts[1], "1")
     return shift is not None and shift.effect >= 0.2
 
 
-def numbers(case: Case, masks: tuple[Mask, Mask], column: str) -> tuple[Any, Any]:
+def numbers(case: Case, masks: tuple[Mask, Mask], column: str) -> tuple[Floats, Floats]:
     """A column of numbers of both sides."""
     return case.before.calls.number(column)[masks[0]], case.after.calls.number(column)[masks[1]]
 
 
-def _per_character(side: Any, mask: Mask) -> Any:
+def _per_character(side: Columns, mask: Mask) -> Floats:
     table = side.calls
     characters = table.number("characters")[mask]
     system = table.number("system_characters")[mask]

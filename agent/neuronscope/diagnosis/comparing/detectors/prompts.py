@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from neuronscope.diagnosis.comparing.case import FACT, TESTED, Case, cause, fact, groups
-from neuronscope.diagnosis.comparing.columns import Columns, Mask, Table
+from neuronscope.diagnosis.comparing.columns import Columns, Floats, Mask, Table
 from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
 
@@ -293,7 +293,7 @@ def _order(prompts: list[tuple[int, ...]], constant: set[int]) -> tuple[int, ...
     return orders.most_common(1)[0][0]
 
 
-def _numbers(case: Case, masks: tuple[Mask, Mask], column: str) -> tuple[Any, Any]:
+def _numbers(case: Case, masks: tuple[Mask, Mask], column: str) -> tuple[Floats, Floats]:
     return case.before.calls.number(column)[masks[0]], case.after.calls.number(column)[masks[1]]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 from zlib import crc32
 
 import numpy as np
@@ -21,7 +21,7 @@ from neuronscope.diagnosis.comparing.case import (
     groups,
     ratio,
 )
-from neuronscope.diagnosis.comparing.columns import Columns, Table, finite
+from neuronscope.diagnosis.comparing.columns import Columns, Floats, Table, finite
 from neuronscope.diagnosis.comparing.pairs import cosine_of, hamming
 from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
@@ -39,7 +39,6 @@ _FACTS: Final = (
     ("dtype", "element type of the embedder"),
     ("adapters", "adapters of the embedder"),
     ("system", "prompt, normalisation or length that texts are embedded with"),
-    ("layers", "layers of the embedder"),
 )
 
 
@@ -90,9 +89,9 @@ def _facts(case: Case) -> Iterator[Evidence]:
                 side.calls.rows(mask, column) for side, mask in zip(case.sides, (before, after), strict=True)
             ]
             known = [[value for value in each if value] for each in values]
-            if column in {"weights", "layers"} and not all(known):
+            if column == "weights" and not all(known):
                 continue  # one side does not tell
-            mixed = case.mix(what, *(known if column in {"weights", "layers"} else values))
+            mixed = case.mix(what, *(known if column == "weights" else values))
             if mixed is not None and mixed.distance >= 0.5 and mixed.switched:
                 yield fact(f"{what}{_at(route)}", mixed, _text)
         pieces = [
@@ -273,7 +272,7 @@ def _sizes(case: Case) -> Evidence | None:
     """Lengths of what is embedded or asked for, where there are no vectors."""
     if len(case.before.searches) and len(case.after.searches):
         return None
-    values = []
+    values: list[Floats] = []
     for side in case.sides:
         table = side.calls
         mine = np.array([op == "embeddings" for op in table.labels("operation")], bool)
@@ -283,11 +282,9 @@ def _sizes(case: Case) -> Evidence | None:
 
 def _same_embedder(case: Case) -> bool:
     """Do both sides tell the same weights, or the same fingerprint?"""
-    for table, column in ((calls, "weights"), (lambda side: side.searches, "embedder")):
-        values = [{value for value in table(side).labels(column) if value} for side in case.sides]
-        if values[0] and values[0] == values[1]:
-            return True
-    return False
+    weights = [{value for value in side.calls.labels("weights") if value} for side in case.sides]
+    prints = [{value for value in side.searches.labels("embedder") if value} for side in case.sides]
+    return any(values[0] and values[0] == values[1] for values in (weights, prints))
 
 
 def _embedder(case: Case) -> str:
@@ -300,13 +297,7 @@ def _embedder(case: Case) -> str:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return (
-            f"{len(value)} layers"
-            if value and isinstance(value[0], str) and len(value) > 2
-            else ", ".join(map(str, value))
-        )
-    return str(value)
+    return ", ".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else str(value)
 
 
 def _value(value: str | float | None) -> str:

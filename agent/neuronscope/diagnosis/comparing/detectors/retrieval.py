@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -428,7 +428,8 @@ def _place(store: str, collection: str, namespace: str) -> str:
 
 def _way(value: Any) -> str:
     if isinstance(value, tuple):
-        return ", ".join(f"{kind} ({k})" if k else str(kind) for kind, k in value) or "one step"
+        steps = cast("tuple[tuple[str, int], ...]", value)
+        return ", ".join(f"{kind} ({k})" if k else kind for kind, k in steps) or "one step"
     return str(value)
 
 

@@ -139,7 +139,7 @@ def provider_limited(case: Case) -> Iterator[Cause]:
 def provider_failing(case: Case) -> Iterator[Cause]:
     """Calls or searches that fail for other reasons."""
     for (provider,), before, after in groups(case, calls, ("provider",), 5):
-        flags = []
+        flags: list[Mask] = []
         for side, mask in zip(case.sides, (before, after), strict=True):
             errors = np.array([bool(error) for error in side.calls.rows(mask, "error")], bool)
             flags.append(errors & ~_limited(side, mask))
@@ -267,12 +267,13 @@ def consumer_stalling(case: Case) -> Iterator[Cause]:
             )
 
 
-def _limited(side: Columns, mask: Mask) -> Any:
+def _limited(side: Columns, mask: Mask) -> Mask:
     table = side.calls
     again = np.nan_to_num(table.number("resends")[mask]) > 0
     status = table.number("status")[mask] == 429
     errors = [any(word in str(error).lower() for word in _LIMITED) for error in table.rows(mask, "error")]
-    return again | status | np.array(errors, bool)
+    limited: Mask = again | status | np.array(errors, bool)
+    return limited
 
 
 def _some(side: Columns, mask: Mask, flags: Any) -> list[str]:
