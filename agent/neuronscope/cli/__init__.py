@@ -56,7 +56,8 @@ def cli() -> None:
 def main() -> None:
     """The console script: clear one-line errors, and exit codes that mean something."""
     try:
-        cli(standalone_mode=False)
+        # Outside of its standalone mode click returns the code of an `Exit` instead of raising it.
+        code = cli(standalone_mode=False)
     except click.UsageError as error:
         _fail(error.format_message(), 2, error.ctx)
     except click.ClickException as error:
@@ -69,6 +70,8 @@ def main() -> None:
         _fail(str(error), 2)
     except (NeuronscopeError, OSError) as error:
         _fail(str(error), 1)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str, code: int, ctx: click.Context | None = None) -> None:
