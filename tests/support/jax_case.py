@@ -36,7 +36,9 @@ class LinenPair(nn.Module):
 def bound(seed: int) -> LinenPair:
     """A module of linen that holds its variables."""
     model = LinenPair()
-    return model.bind(model.init(jax.random.key(seed), X))
+    bound = model.bind(model.init(jax.random.key(seed), X))
+    dir(bound)  # linen sets a module up when it is looked at, or first runs
+    return bound
 
 
 def eager(model: Any) -> bytes:

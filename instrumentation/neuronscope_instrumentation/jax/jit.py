@@ -16,6 +16,7 @@ import logging
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 import jax
@@ -25,9 +26,13 @@ from neuronscope.engine.guard import GUARD
 from neuronscope_instrumentation.jax import emission, sessions
 from neuronscope_instrumentation.jax.sessions import CONTEXT, FAILED, Key, Session
 
+PJIT: Final = "jax._src.pjit"
+DISPATCH: Final = "jax._src.dispatch"
 INFER: Final = "_infer_params"
 RUN: Final = "_run_python_pjit"
+START: Final = "_pjit_call_impl_python"
 FAST: Final = "_get_fastpath_data"
+PRIMITIVE: Final = "xla_primitive_callable"
 AHEAD_OF_TIME: Final = "jit_trace"
 CALL: Final = "__call__"
 AHEAD: Final = "compiled ahead of time"
@@ -40,6 +45,7 @@ _originals: Final[dict[str, Any]] = {}
 class _Here(threading.local):
     diverted = False  # this call runs other code than its key says
     info: Any = None  # how `jit` was called, for the function being run
+    key: Key | None = None  # under which that function was traced
 
 
 _here: Final = _Here()
@@ -50,36 +56,29 @@ _models: Final[weakref.WeakKeyDictionary[Any, tuple[frozenset[int], Key | None]]
 )
 
 
-def internals() -> Any:
-    """The module of JAX that has the functions above."""
-    return sys.modules.get("jax._src.pjit")
-
-
 def missing() -> list[str]:
-    """Functions that this version of JAX lacks: its calls are observed, but for the rules above."""
-    return [name for name in (INFER, RUN, FAST, AHEAD_OF_TIME) if not hasattr(internals(), name)]
+    """Functions that this version of JAX lacks: layers are observed all the same, without the rules above."""
+    names = [(module, name) for name, (module, _) in _OURS.items()] + [(PJIT, AHEAD_OF_TIME)]
+    return [f"{module}.{name}" for module, name in names if name != CALL and not hasattr(sys.modules.get(module), name)]
 
 
 def refresh() -> None:
     """Stand in the way of calls while some thread watches."""
     if bool(sessions.watching()) == bool(_originals) or missing():
         return
-    module = internals()
-    if _originals:
-        setattr(Compiled, CALL, _originals.pop(CALL))
-        for name in list(_originals):
-            setattr(module, name, _originals.pop(name))
-        return
-    for name, ours in ((INFER, _infer), (RUN, _run), (FAST, _fast)):
-        _originals[name] = getattr(module, name)
-        setattr(module, name, ours)
-    _originals[CALL] = getattr(Compiled, CALL)
-    setattr(Compiled, CALL, _call_compiled)
+    for name, (module, ours) in _OURS.items():
+        place = sys.modules[module] if name != CALL else Compiled
+        if name in _originals:
+            setattr(place, name, _originals.pop(name))
+        else:
+            _originals[name] = getattr(place, name)
+            setattr(place, name, ours)
 
 
 def _original(name: str) -> Any:
     # A call that began while somebody watched may end when nobody does.
-    return _originals.get(name) or getattr(Compiled if name == CALL else internals(), name)
+    found = _originals.get(name)
+    return found if found is not None else getattr(sys.modules[_OURS[name][0]], name)
 
 
 def _infer(fun: Any, info: Any, args: Any, kwargs: Any) -> Any:
@@ -94,17 +93,21 @@ def _infer(fun: Any, info: Any, args: Any, kwargs: Any) -> Any:
         return found
     if sys._getframe(1).f_code.co_name == AHEAD_OF_TIME:  # pyright: ignore[reportPrivateUsage]
         return _under(None, infer, fun, info, args, kwargs)
-    found, diverted = _trace(session, infer, fun, info, args, kwargs)
+    found, key, diverted = _trace(session, infer, fun, info, args, kwargs)
     # Last: tracing may have called other jitted functions, which came by here, too.
-    _here.diverted, _here.info = diverted, info
+    _here.diverted, _here.key, _here.info = diverted, key, info
     return found
 
 
-def _trace(session: Session, infer: Any, fun: Any, info: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
-    """The function, traced; and whether it is without what its key promises."""
+def _trace(
+    session: Session, infer: Any, fun: Any, info: Any, args: Any, kwargs: Any
+) -> tuple[Any, Key | None, bool]:
+    """The function, traced; under which key; and whether it is without what the thread's key promises."""
+    if getattr(fun, "_apply_primitive", False):
+        return _under(None, infer, fun, info, args, kwargs), None, False
     if fun in _failed:
         session.tell(FAILED)
-        return _under(None, infer, fun, info, args, kwargs), True
+        return _under(None, infer, fun, info, args, kwargs), None, True
     whole: Key = CONTEXT.value
     key, missed = _key_of(whole, fun), session.missed
     try:
@@ -115,13 +118,13 @@ def _trace(session: Session, infer: Any, fun: Any, info: Any, args: Any, kwargs:
     except _REFUSALS as error:
         plain = _under(None, infer, fun, info, args, kwargs)  # a fault of the function's own is raised again
         _give_up(session, fun, error)
-        return plain, True
+        return plain, None, True
     program = found[0].params["jaxpr"]
     if key == whole and (fun not in _models or session.missed != missed):
         _models[fun] = emission.shown(program), whole
     if emission.observes(program) or key is None:
-        return found, False
-    return _under(None, infer, fun, info, args, kwargs), False
+        return found, key, False
+    return _under(None, infer, fun, info, args, kwargs), None, False
 
 
 def _key_of(whole: Key, fun: Any) -> Key | None:
@@ -134,23 +137,37 @@ def _run(traced: Any, flat: Any, fun: Any, args: Any, kwargs: Any) -> Any:
     """Compile the function, or find it compiled, and start it."""
     run = _original(RUN)
     session = sessions.current()
-    if session is None or not emission.observes(traced.params["jaxpr"]):
+    if session is None or not isinstance(CONTEXT.value, Key):
         return run(traced, flat, fun, args, kwargs)
-    diverted, info = _here.diverted, _here.info
-    if not _within_trace(flat):
-        GUARD.call("jax.dispatch", session.dispatch)
+    diverted, info, key = _here.diverted, _here.info, _here.key
     try:
-        return run(traced, flat, fun, args, kwargs)
+        with CONTEXT(key):  # what was compiled is kept under the context, too
+            return run(traced, flat, fun, args, kwargs)
     except _REFUSALS as error:
-        if any(isinstance(leaf, jax.Array) and _is_gone(leaf) for leaf in flat):
-            raise  # it ran, and what was donated to it is lost
+        if key is None or any(isinstance(leaf, jax.Array) and _is_gone(leaf) for leaf in flat):
+            raise  # not for our sake; or it ran, and what was donated to it is lost
         diverted = True
         again, leaves = _under(None, _original(INFER), fun, info, args, kwargs)
-        result = run(again, leaves, fun, args, kwargs)
+        with CONTEXT(None):
+            result = run(again, leaves, fun, args, kwargs)
         _give_up(session, fun, error)
         return result
     finally:
         _here.diverted = diverted
+
+
+def _start(*args: Any, jaxpr: Any, **kwargs: Any) -> Any:
+    """Start a program: what it sends belongs to who has called it."""
+    session = sessions.current()
+    if session is not None and emission.observes(jaxpr):
+        GUARD.call("jax.dispatch", session.dispatch)
+    return _original(START)(*args, jaxpr=jaxpr, **kwargs)
+
+
+def _primitive(*args: Any, **kwargs: Any) -> Any:
+    """The program of a single operation of eager code: the same whoever watches."""
+    with CONTEXT(None):
+        return _original(PRIMITIVE)(*args, **kwargs)
 
 
 def _fast(*args: Any, **kwargs: Any) -> Any:
@@ -181,12 +198,19 @@ def _call_compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
     session = sessions.current()
     if session is not None:
         session.tell(AHEAD)
-    return _original(CALL)(self, *args, **kwargs)
-
-
-def _within_trace(leaves: Any) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+    return (_originals.get(CALL) or Compiled.__call__)(self, *args, **kwargs)
 
 
 def _is_gone(array: jax.Array) -> bool:
     return not isinstance(array, jax.core.Tracer) and array.is_deleted()
+
+
+# Where each function of ours stands.
+_OURS: Final[dict[str, tuple[str, Callable[..., Any]]]] = {
+    INFER: (PJIT, _infer),
+    RUN: (PJIT, _run),
+    START: (PJIT, _start),
+    FAST: (PJIT, _fast),
+    PRIMITIVE: (DISPATCH, _primitive),
+    CALL: ("jax._src.stages", _call_compiled),
+}

@@ -151,7 +151,6 @@ class Session:
         elif _here.session is self:
             _here.session = None
             _lanes.pop(self.lane, None)
-            _changed()
         return True
 
     def detail(self, handle: Handle, path: str) -> int | None:
