@@ -18,7 +18,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.trace import SpanKind, StatusCode
 
 import neuronscope as ns
-from collectors import serving
+from collectors import Protocol, rotel, serving, until
 from neuronscope.cli import cli
 from neuronscope.exporters import ExporterContext
 from neuronscope.settings import Settings
@@ -218,16 +218,23 @@ def test_otlp_json_has_them_in_lines_of_their_own(recording: Path, tmp_path: Pat
 
 
 @pytest.mark.integration
-def test_a_collector_gets_them_again(recording: Path) -> None:
-    """With their own times and ids, by the resource of their process."""
-    with serving() as collector:
-        told = run("export", recording, "--to", "otlp", "--otlp-endpoint", collector.url).output
-    assert "3 of 3 log records sent" in told
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_a_real_collector_takes_the_replay(
+    recording: Path, tmp_path: Path, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rotel passes on what it gets: spans and log records with their own times, ids and resource."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    with serving() as collector, rotel(collector.port, tmp_path) as endpoints:
+        told = run("export", recording, "--to", "otlp", "--otlp-endpoint", endpoints[protocol]).output
+        until(lambda: len(collector.spans) >= len(SPANS) and len(collector.logs) >= len(LOGS))
+    assert "3 spans sent\n3 of 3 log records sent" in told
+    assert sorted(collector.spans) == [span.name for span in SPANS]
     assert sorted(log.time_unix_nano for log in collector.logs) == [log.time_unix_ns for log in LOGS]
     (details,) = [log for log in collector.logs if log.event_name]
     assert details.trace_id == (7).to_bytes(16, "big")
     (messages,) = [pair.value for pair in details.attributes if pair.key == "gen_ai.input.messages"]
     assert "grüße 🙂".encode() in messages.SerializeToString()
+    assert any(b"rag" in body for path, _, body in collector.requests if path.endswith("logs"))
 
 
 def test_tables_and_traces_have_them(recording: Path, tmp_path: Path) -> None:
