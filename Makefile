@@ -83,10 +83,11 @@ soak: $(VENV)/.complete services  ## tests that run for many minutes
 services:
 	@wanted=(); \
 	command -v prometheus >/dev/null || wanted+=(prometheus); \
+	command -v prometheus-alertmanager alertmanager >/dev/null || wanted+=(prometheus-alertmanager); \
 	command -v chromium chromium-browser google-chrome >/dev/null || wanted+=(chromium); \
 	if [[ $${#wanted[@]} == 0 ]]; then exit 0; fi; \
 	if [[ $$(id -u) == 0 ]] && command -v apt-get >/dev/null; then \
-	  echo "Installing $${wanted[*]}: Prometheus scrapes /metrics, Chromium opens the pages of view --html."; \
+	  echo "Installing $${wanted[*]}: they scrape /metrics, test alerts, and open the pages of view --html."; \
 	  apt-get update -q && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -q -y --no-install-recommends "$${wanted[@]}"; \
 	else \

@@ -177,6 +177,18 @@ def _flow(sheet: Sheet) -> None:
         "none",
         width=6,
     )
+    sheet.lines(
+        "Series",
+        "The ten metrics with the most.",
+        [Query(f"topk(10, {SOURCE.value(names.SERIES, 'metric')})", "{{metric}}")],
+        "none",
+    )
+    sheet.lines(
+        "Series left out",
+        "In the last hour, because they grew no more.",
+        [Query(_hour(names.SERIES_DROPPED, "metric"), "{{metric}}")],
+        "none",
+    )
 
 
 def _process(sheet: Sheet) -> None:
