@@ -29,7 +29,9 @@ FOLLOWS: Final[Mapping[Kind, frozenset[Kind]]] = {
         _K.INDEX_DUPLICATED: {_K.INDEX_LOST, _K.INDEX_GREW, _K.SEARCH_CHANGED},
         _K.INDEX_REWRITTEN: {_K.INDEX_LOST, _K.INDEX_GREW, _K.SEARCH_CHANGED},
         _K.INDEX_STALE: {_K.INDEX_LOST, _K.INDEX_GREW, _K.SEARCH_CHANGED},
-        _K.INDEX_LOST: {_K.FILTER_CHANGED, _K.INDEX_GREW},
+        _K.INDEX_LOST: {_K.FILTER_CHANGED, _K.INDEX_GREW, _K.TOKENIZER_CHANGED},
+        # Prompts of other texts have another number of tokens a character.
+        _K.FILTER_CHANGED: {_K.INDEX_LOST, _K.INDEX_GREW, _K.TOKENIZER_CHANGED},
         _K.QUERIES_SHIFTED: {*_INDEX, *_LAYERS, _K.OUTPUT_CUT, _K.TOKENIZER_CHANGED},
         _K.TRAFFIC_CHANGED: {
             _K.QUERIES_SHIFTED,
@@ -118,16 +120,12 @@ def rank(
 ) -> tuple[tuple[Cause, ...], tuple[Cause, ...], tuple[Symptom, ...]]:
     """(causes, likeliest first; consequences; symptoms with what explains them)."""
     merged = _merge(found)
-    kinds = {item.kind for item in merged}
+    by_kind = {item.kind: item for item in merged}
     noticed = {symptom.effect for symptom in symptoms}
     causes: list[Cause] = []
     consequences: list[Cause] = []
     for item in merged:
-        because = tuple(
-            kind
-            for kind in Kind
-            if kind in kinds and kind is not item.kind and item.kind in FOLLOWS.get(kind, ())
-        )
+        because = tuple(kind for kind in Kind if kind in by_kind and _leads(by_kind[kind], item))
         explains = tuple(effect for effect in EXPLAINS.get(item.kind, ()) if effect in noticed)
         told = replace(item, explains=explains, because=because)
         (consequences if because else causes).append(told)
@@ -143,6 +141,14 @@ def rank(
         for symptom in symptoms
     )
     return tuple(causes), tuple(consequences), explained
+
+
+def _leads(first: Cause, second: Cause) -> bool:
+    """Does the second follow from the first?  Of two that lead to each other the likelier does not follow."""
+    if first is second or second.kind not in FOLLOWS.get(first.kind, ()):
+        return False
+    mutual = first.kind in FOLLOWS.get(second.kind, ())
+    return not mutual or (_likelihood(first), first.kind) < (_likelihood(second), second.kind)
 
 
 def _likelihood(item: Cause) -> tuple[float, int]:
