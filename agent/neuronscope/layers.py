@@ -7,7 +7,6 @@ that is current becomes the record's parent and collects per-layer aggregates.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 import weakref
@@ -499,11 +498,7 @@ def parse_probe(text: str) -> tuple[str, Fidelity]:
 
 
 def model_name(model: Any) -> str:
-    """A name for people: the configuration's, a file's, a graph's, else the class's."""
-    if isinstance(model, str | os.PathLike):
-        return name_from_path(os.fsdecode(model)).removesuffix(".onnx")
-    if type(model).__name__ == "ModelProto" and model.graph.name:
-        return str(model.graph.name)
+    """A name for people: the configuration's, else the class's."""
     config = getattr(model, "config", None)
     path = getattr(config, "_name_or_path", None) or getattr(model, "model_name_or_path", None)
     if isinstance(path, str) and path:

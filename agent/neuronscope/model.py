@@ -16,6 +16,7 @@ from neuronscope.instrumentation import (
     BackendAdapter,
     GradientBackend,
     LayerCallback,
+    NamingBackend,
     ObservingBackend,
 )
 from neuronscope.instrumentation.registry import backend_for
@@ -49,7 +50,10 @@ class Model(Intervening):
         Raises:
             AdapterNotFoundError: no adapter handles the object, or none has that name.
         """
-        wrapped = cls(model, backend_for(model, adapter), name or model_name(model))
+        backend = backend_for(model, adapter)
+        if name is None:
+            name = backend.name_model(model) if isinstance(backend, NamingBackend) else model_name(model)
+        wrapped = cls(model, backend, name)
         joining.MEMBERS.add(model, wrapped.name, wrapped._adapter, recording.CURRENT.get())
         return wrapped
 

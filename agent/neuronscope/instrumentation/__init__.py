@@ -35,6 +35,7 @@ class Operation(StrEnum):
     GENERATE_CONTENT = "generate_content"
     EMBEDDINGS = "embeddings"
     MODERATION = "moderation"  # a verdict on texts or images; not one of OpenTelemetry's names
+    INFERENCE = "inference"  # a run of a model that is no language model; not one of OpenTelemetry's names
     FETCH_RESPONSE = "fetch_response"  # of a call that was made before: its tokens are not counted again
     RETRIEVAL = "retrieval"
     RERANK = "rerank"
@@ -118,8 +119,8 @@ class Request(Struct, frozen=True, kw_only=True):
     messages: Sequence[Message] | None = None
     system: Sequence[Mapping[str, Any]] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
-    # retrieval
     inputs: Sequence[str] | None = None  # texts to embed; never recorded, read for their structure
+    # retrieval
     collection: str | None = None
     namespace: str | None = None
     k: int | None = None
@@ -547,6 +548,15 @@ class LearningBackend(Protocol):
 
         `make` gives the callback of a layer, the first time it runs; `needs` is the most they will ask for.
         """
+        ...
+
+
+@runtime_checkable
+class NamingBackend(Protocol):
+    """A backend that also knows what its models are called: by their files, say."""
+
+    def name_model(self, model_obj: Any) -> str:
+        """The model's name in records, for people."""
         ...
 
 

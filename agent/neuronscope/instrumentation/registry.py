@@ -74,6 +74,7 @@ CLIENTS: Final[dict[str, Entry]] = {
     "transformers": Entry(
         "neuronscope_instrumentation.transformers:TRANSFORMERS", "transformers", "transformers"
     ),
+    "onnxruntime": Entry("neuronscope_instrumentation.onnxruntime:ONNXRUNTIME", "onnxruntime", "onnxruntime"),
 }
 # In order of precedence, after what the user registered.
 BACKENDS: Final[dict[str, Entry]] = {
@@ -81,6 +82,7 @@ BACKENDS: Final[dict[str, Entry]] = {
     "torch": Entry("neuronscope_instrumentation.torch:ADAPTER", "torch", "torch"),
     "jax": Entry("neuronscope_instrumentation.jax:ADAPTER", "jax", "jax"),
     "onnx": Entry("neuronscope_instrumentation.onnx:ADAPTER", "onnx", "onnx"),
+    "onnxruntime": Entry("neuronscope_instrumentation.onnxruntime:ADAPTER", "onnxruntime", "onnxruntime"),
 }
 ENTRY_POINT_GROUP: Final = "neuronscope.adapters"
 

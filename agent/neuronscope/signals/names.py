@@ -375,6 +375,18 @@ MODEL_PREFILL: Final = _attribute("neuronscope.model.prefill.duration", "double"
 MODEL_DECODE: Final = _attribute("neuronscope.model.decode.duration", "double", "Seconds of decoding.")
 MODEL_DECODE_RATE: Final = _attribute("neuronscope.model.decode.tokens_per_second", "double", "Decode speed.")
 MODEL_BATCH: Final = _attribute("neuronscope.model.batch_size", "int", "Rows of the model call.")
+MODEL_FINGERPRINT: Final = _attribute(
+    "neuronscope.model.fingerprint", "string", "Of the file that the model was loaded from."
+)
+MODEL_PROVIDERS: Final = _attribute(
+    "neuronscope.model.providers", "string[]", "What an ONNX Runtime session runs on, in order of preference."
+)
+MODEL_INPUTS: Final = _attribute(
+    "neuronscope.model.inputs", "string[]", "Names, element types and shapes of a run's inputs, never values."
+)
+MODEL_OUTPUTS: Final = _attribute(
+    "neuronscope.model.outputs", "string[]", "Names, element types and shapes of a run's outputs."
+)
 EDITS: Final = _attribute("neuronscope.edits", "string[]", "Lasting edits that took part, as name@version.")
 PLAN: Final = _attribute("neuronscope.plan", "string", "The intervention that was run, as JSON.")
 LAYERS_OBSERVED: Final = _attribute("neuronscope.layers.observed", "int", "Layers that were recorded.")
@@ -700,6 +712,9 @@ TORCH_RETRIES: Final = _metric(
 )
 TORCH_OOMS: Final = _metric(
     "neuronscope.torch.ooms", _C, "{error}", "Allocations for which a GPU had no memory.", _GPU
+)
+EDITS_ACTIVE: Final = _metric(
+    "neuronscope.edits.active", _G, "", "1 for a lasting edit that is on in a model, else 0.", ("edit",)
 )
 # The agent about itself.
 OVERHEAD_ACCOUNTED: Final = _metric(

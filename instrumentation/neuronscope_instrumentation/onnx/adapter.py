@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from neuronscope.exceptions import UnsupportedProbeError
 from neuronscope.instrumentation import LayerCallback
+from neuronscope.layers import name_from_path
 from neuronscope.signals.tensors import LayerSpec
 from neuronscope_instrumentation.common.layer_paths import expression, not_found
 
@@ -43,6 +44,13 @@ class OnnxAdapter:
         from neuronscope_instrumentation.onnx import graph
 
         return graph.layers(graph.load(model_obj))
+
+    def name_model(self, model_obj: Any) -> str:
+        """The file's name, else the graph's."""
+        if isinstance(model_obj, str | os.PathLike):
+            path = os.fsdecode(cast("str | os.PathLike[str]", model_obj))
+            return name_from_path(path).removesuffix(".onnx")
+        return str(model_obj.graph.name) or _MESSAGE
 
     def install_observer_hook(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> None:
         """Nothing can be observed in a graph that is not run.
