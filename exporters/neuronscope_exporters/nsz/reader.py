@@ -20,6 +20,7 @@ from neuronscope_exporters.nsz.chunks import ChunkPlace, Directory, locate
 from neuronscope_exporters.nsz.damage import Damage, DamageLog, Limits
 from neuronscope_exporters.nsz.identity import check_identity, check_version
 from neuronscope_exporters.nsz.layout import ChunkClass, Topic
+from neuronscope_exporters.nsz.selection import FOREVER, Selection
 from neuronscope_exporters.nsz.source import Source
 from neuronscope_exporters.nsz.stored import StoredTensor
 from neuronscope_exporters.nsz.unpacking import unpack
@@ -28,8 +29,7 @@ Resource = dict[str, AttributeValue]
 Record = SpanRecord | LayerRecord | LogRecord | SpanEvent
 _T = TypeVar("_T")
 _READ_AHEAD: Final = 64  # chunks
-_FOREVER: Final = 2**64
-_ALWAYS: Final = (0, _FOREVER)
+_ALWAYS: Final = (0, FOREVER)
 _CACHED: Final = ("spans_with_resource", "layers_with_resource", "logs_with_resource", "events", "span_heads")
 _LAYERS: Final = frozenset({Topic.TENSOR_SUMMARY, Topic.TENSOR_REF})
 
@@ -131,22 +131,20 @@ class NszFile:
         trace_id: int | None = None,
         span_id: int | None = None,
         start: int = 0,
-        end: int = _FOREVER,
+        end: int = FOREVER,
     ) -> list[SpanRecord]:
         """The spans with these ids that began within [start, end), by start.
 
         Only chunks of that time are read, and only these spans are built.
         """
-        wanted_trace = None if trace_id is None else f"{trace_id:032x}"
-        wanted_span = None if span_id is None else f"{span_id:016x}"
+        wanted = Selection.of(trace_id, span_id, start, end)
         decode_head = documents.decoder(documents.SpanHead)
 
         def decode(data: memoryview) -> SpanRecord | None:
-            head = decode_head(data)
-            if wanted_trace not in (None, head.trace_id) or wanted_span not in (None, head.span_id):
+            if not wanted.has(decode_head(data)):
                 return None
             span, _ = codec.decode_span(data)
-            return span if start <= span.start_unix_ns < end else None
+            return span if wanted.at(span.start_unix_ns) else None
 
         found = [span for span in self._decode(decode, {Topic.SPAN}, (start, end)) if span is not None]
         found.sort(key=lambda span: span.start_unix_ns)
@@ -160,28 +158,24 @@ class NszFile:
         trace_id: int | None = None,
         span_id: int | None = None,
         start: int = 0,
-        end: int = _FOREVER,
+        end: int = FOREVER,
     ) -> list[LayerRecord]:
         """The records of layers that match a pattern (``model.layers.*``), of a step, a span, a time.
 
         Tensor bytes are read only when a record's tensor is asked for its values.
         """
         matches = None if layer is None else re.compile(fnmatch.translate(layer)).match
-        wanted_trace = None if trace_id is None else f"{trace_id:032x}"
-        wanted_span = None if span_id is None else f"{span_id:016x}"
+        wanted = Selection.of(trace_id, span_id, start, end)
         decode_head = documents.decoder(documents.LayerHead)
 
         def decode(data: memoryview) -> LayerRecord | None:
             head = decode_head(data)
-            if (
-                (step is not None and head.step != step)
-                or wanted_span not in (None, head.span_id)
-                or wanted_trace not in (None, head.trace_id)
-                or (matches is not None and not matches(head.module))
-            ):
+            if step not in (None, head.step) or not wanted.has(head):
+                return None
+            if matches is not None and not matches(head.module):
                 return None
             record, _ = self._layer(data)
-            return record if start <= record.time_unix_ns < end else None
+            return record if wanted.at(record.time_unix_ns) else None
 
         found = [record for record in self._decode(decode, _LAYERS, (start, end)) if record is not None]
         found.sort(key=lambda record: record.time_unix_ns)
@@ -194,23 +188,18 @@ class NszFile:
         trace_id: int | None = None,
         span_id: int | None = None,
         start: int = 0,
-        end: int = _FOREVER,
+        end: int = FOREVER,
     ) -> list[LogRecord]:
         """The log records of a kind of event, of a trace, a span, a time, by time."""
-        wanted_trace = None if trace_id is None else f"{trace_id:032x}"
-        wanted_span = None if span_id is None else f"{span_id:016x}"
+        wanted = Selection.of(trace_id, span_id, start, end)
         decode_head = documents.decoder(documents.LogHead)
 
         def decode(data: memoryview) -> LogRecord | None:
             head = decode_head(data)
-            if (
-                wanted_trace not in (None, head.trace_id)
-                or wanted_span not in (None, head.span_id)
-                or event_name not in (None, head.event_name)
-            ):
+            if event_name not in (None, head.event_name) or not wanted.has(head):
                 return None
             log, _ = codec.decode_log(data)
-            return log if start <= log.time_unix_ns < end else None
+            return log if wanted.at(log.time_unix_ns) else None
 
         found = [log for log in self._decode(decode, {Topic.LOG}, (start, end)) if log is not None]
         found.sort(key=lambda log: log.time_unix_ns)
