@@ -89,15 +89,15 @@ def order(layer: str) -> tuple[tuple[int, str | int], ...]:
 def changes(
     before: Mapping[LayerKey, LayerRows],
     after: Mapping[LayerKey, LayerRows],
-    same_inputs: Mapping[str, str],
+    same_inputs: Mapping[str, Mapping[str, str]],
 ) -> list[LayerChange]:
     """Every layer that both sides know, in the order of the model.
 
     Args:
-        same_inputs: traces of the earlier side with those of the later one that had the same input.
+        same_inputs: by model: traces of the earlier side with those of the later one that had the same input.
     """
     keys = sorted({*before} & {*after}, key=lambda key: (key[0], order(key[1]), key[2]))
-    found = (_change(key, before[key], after[key], same_inputs) for key in keys)
+    found = (_change(key, before[key], after[key], same_inputs.get(key[0], {})) for key in keys)
     return [item for item in found if item is not None]
 
 
@@ -137,7 +137,7 @@ def _paired(
     key: LayerKey, before: LayerRows, after: LayerRows, same: Mapping[str, str], rounding: float
 ) -> LayerChange | None:
     """The same inputs on both sides: how far each run is from its twin."""
-    if not same:
+    if not same or key[2] == "later":  # which of several steps were recorded may differ
         return None
     later = dict(zip(after.traces, after.values, strict=True))
     pairs = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
 import numpy as np
@@ -107,7 +107,7 @@ def layers_diverged(case: Case) -> Iterator[Cause]:
             case.p_values.append(item.p)
         by_model.setdefault(item.model, []).append(item)
     for model, layers in by_model.items():
-        first = next((item for item in layers if item.diverged and (item.p is None or item.p < 1e-4)), None)
+        first = _first_diverged(layers)
         if first is None:
             continue
         after = [item for item in layers if item.diverged]
@@ -215,6 +215,9 @@ def dead_units(case: Case) -> Iterator[Cause]:
     if worst is None:
         return
     effect, (model, layer, _), (old, new, m, n) = worst
+    first = _first_diverged(item for item in layer_changes(case) if item.model == model)
+    if first is not None and order(first.layer) < order(layer):
+        return  # it began before, in another way
     rows = case.before.layers[worst[1]], case.after.layers[worst[1]]
     zeros = [np.array([row[4] for row in each.values]) for each in rows]
     test = case.shift(f"share of zeros in {layer}", zeros[0], zeros[1], "1")
@@ -232,23 +235,54 @@ def dead_units(case: Case) -> Iterator[Cause]:
 # --- what these detectors share ----------------------------------------------------------------------------
 def layer_changes(case: Case) -> list[LayerChange]:
     """All layers, from layer records; of models without, from what spans tell about their layers."""
-    same = _same_inputs(case)
-    found = changes(case.before.layers, case.after.layers, same)
-    known = {item.model for item in found}
-    more = changes(case.before.aggregated, case.after.aggregated, same)
-    return [*found, *(item for item in more if item.model not in known)]
+    known: list[LayerChange] | None = case.memo.get("layers")
+    if known is None:
+        same = _same_inputs(case)
+        known = changes(case.before.layers, case.after.layers, same)
+        models = {item.model for item in known}
+        more = changes(case.before.aggregated, case.after.aggregated, same)
+        case.memo["layers"] = known = [*known, *(item for item in more if item.model not in models)]
+    return known
 
 
-def _same_inputs(case: Case) -> dict[str, str]:
-    """Traces of both sides in which a model in the process had the same text."""
+def _first_diverged(layers: Iterable[LayerChange]) -> LayerChange | None:
+    """The first layer that is beyond its noise, for certain."""
+    return next((item for item in layers if item.diverged and (item.p is None or item.p < 1e-4)), None)
+
+
+def _same_inputs(case: Case) -> dict[str, dict[str, str]]:
+    """By model: traces of both sides in which it had the same input.
+
+    Of a model whose texts are known by their checksums: the same text.  Of others: a prompt of the same
+    length, in a trace whose search had the same query vector and found the same documents.
+    """
     tables = case.before.calls, case.after.calls
     watched = tables[0].labels("watched"), tables[1].labels("watched")
     names = tables[0].labels("trace"), tables[1].labels("trace")
-    return {
-        names[0][row]: names[1][later]
-        for row, later in case.pairs.calls
-        if watched[0][row] and watched[0][row] == watched[1][later]
-    }
+    found: dict[str, dict[str, str]] = {}
+    for row, later in case.pairs.calls:
+        if watched[0][row] and watched[0][row] == watched[1][later]:
+            found.setdefault(watched[0][row], {})[names[0][row]] = names[1][later]
+    searches = case.before.searches, case.after.searches
+    asked = searches[0].labels("trace"), searches[1].labels("trace")
+    ids = searches[0].labels("ids"), searches[1].labels("ids")
+    alike = [
+        (asked[0][row], asked[1][later])
+        for row, later in case.pairs.vectors
+        if ids[0][row] and ids[0][row] == ids[1][later]
+    ]
+    tokens = [
+        dict(zip(zip(watched[n], names[n], strict=True), tables[n].number("input_tokens"), strict=True))
+        for n in (0, 1)
+    ]
+    for model in {*watched[0]} - {*found, ""}:
+        found[model] = {
+            trace: later
+            for trace, later in alike
+            if (length := tokens[0].get((model, trace))) is not None
+            and length == tokens[1].get((model, later))
+        }
+    return found
 
 
 def layer_plot(model: str, layers: list[LayerChange]) -> Plot:
