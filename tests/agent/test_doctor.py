@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +189,144 @@ def test_the_first_call_is_read_from_recordings(tmp_path: Path) -> None:
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
     shown = run("--no-exports", NEURONSCOPE_NSZ=str(tmp_path))
     assert "first call 20" in shown.output
+
+
+# --- do they arrive? ---------------------------------------------------------------------------------
+class Backend:
+    """Answers like Jaeger and Prometheus, by path; what it is not told is not there.
+
+    Attributes:
+        told: by beginning of path: status and content.
+        asked: paths so far.
+    """
+
+    def __init__(self) -> None:
+        self.told: dict[str, tuple[int, Any]] = {}
+        self.asked: list[str] = []
+        self.url = ""
+
+    def answer(self, path: str) -> tuple[int, bytes]:
+        self.asked.append(path)
+        for beginning, (status, content) in self.told.items():
+            if path.startswith(beginning):
+                return status, content if isinstance(content, bytes) else json.dumps(content).encode()
+        return 404, b"{}"
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    told = Backend()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, content = told.answer(self.path)
+            self.send_response(status)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    told.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield told
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def vector(*samples: tuple[str, float]) -> dict[str, Any]:
+    result = [{"metric": {"job": job}, "value": [time.time(), str(at)]} for job, at in samples]
+    return {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+
+def arrivals(*arguments: str, **environment: str) -> dict[str, dict[str, Any]]:
+    result = run("--format", "json", "--wait", "0", *arguments, **environment)
+    found = {each["what"]: each for each in json.loads(result.stdout)["exports"]}
+    assert (result.exit_code == 0) is all(each["ok"] for each in found.values())
+    return found
+
+
+def test_the_probe_is_looked_for_where_it_should_arrive(backend: Backend) -> None:
+    """Its trace in Jaeger or Tempo, fresh metrics in Prometheus."""
+    backend.told["/api/traces/"] = 200, {"data": [{}]}
+    backend.told["/api/v1/query"] = 200, vector(("shop", time.time() + 5))
+    with serving() as collector:
+        found = arrivals(
+            "--traces-at", backend.url, "--metrics-at", f"{backend.url}/",
+            OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
+        )  # fmt: skip
+    assert found["traces arrive"]["ok"]
+    assert found["traces"]["trace_id"] in backend.asked[0]
+    assert found["metrics arrive"]["ok"]
+    assert "job shop" in found["metrics arrive"]["detail"]
+
+
+@pytest.mark.parametrize("status", [404, 500, 0])
+def test_a_probe_that_does_not_arrive_is_told_with_the_likely_cause(backend: Backend, status: int) -> None:
+    """Taken and lost on the way; another API; nobody there."""
+    backend.told["/api/"] = status, {}
+    base = backend.url if status else f"http://127.0.0.1:{free_port()}"
+    with serving() as collector:
+        found = arrivals("--traces-at", base, "--metrics-at", base, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
+    assert found["traces"]["ok"]
+    causes = {404: "tail sampling", 500: "not Jaeger's or Tempo's API", 0: "address of Jaeger's or Tempo's"}
+    assert causes[status] in found["traces arrive"]["advice"]
+    assert not found["metrics arrive"]["ok"]
+
+
+def test_a_probe_that_nobody_took_is_not_looked_for(backend: Backend) -> None:
+    """The first fault is the one to tell."""
+    found = arrivals("--traces-at", backend.url, NEURONSCOPE_PROMETHEUS=f"127.0.0.1:{free_port()}")
+    assert "no probe was sent" in found["traces arrive"]["detail"]
+    assert not backend.asked
+
+
+@pytest.mark.parametrize(
+    ("targets", "cause"),
+    [
+        ([], "No target"),
+        ([("down", "connection refused")], "cannot scrape"),
+        ([("up", "")], "none of our metrics"),
+    ],
+)
+def test_metrics_that_are_not_scraped(backend: Backend, targets: list[tuple[str, str]], cause: str) -> None:
+    """Stale samples are none; the target's own error is the likely cause."""
+    port = free_port()
+    backend.told["/api/v1/query"] = 200, vector(("shop", time.time() - 3600))
+    backend.told["/api/v1/targets"] = (
+        200,
+        {
+            "data": {
+                "activeTargets": [
+                    {"scrapeUrl": f"http://shop:{port}/metrics", "health": health, "lastError": error}
+                    for health, error in targets
+                ]
+            }
+        },
+    )
+    found = arrivals("--metrics-at", backend.url, NEURONSCOPE_PROMETHEUS=f"127.0.0.1:{port}")
+    assert cause in found["metrics arrive"]["advice"]
+
+
+def test_metrics_that_are_neither_sent_nor_served(backend: Backend) -> None:
+    """Nothing could arrive."""
+    backend.told["/api/v1/query"] = 200, vector()
+    found = arrivals("--metrics-at", backend.url)
+    assert "NEURONSCOPE_PROMETHEUS" in found["metrics arrive"]["advice"]
+
+
+def test_edits_that_change_answers_are_told() -> None:
+    """Of the process that serves the page; those that are switched off change nothing."""
+    port = free_port()
+    metrics = Aggregator()
+    metrics.set(names.OVERHEAD_BUDGET, 0.15)
+    metrics.set(names.EDITS_ACTIVE, 1, (("edit", "calm@2"),))
+    metrics.set(names.EDITS_ACTIVE, 0, (("edit", "gone@1"),))
+    server = MetricsServer("127.0.0.1", port, MetricsPage(metrics.collect, {}))
+    (page,) = exports(NEURONSCOPE_PROMETHEUS=f"127.0.0.1:{port}")
+    server.close()
+    assert page["detail"].endswith("edits that change answers: calm@2")

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import neuronscope as ns
+from neuronscope.doctor.arrival import look_for_metrics
 from neuronscope.engine import ENGINE
 from neuronscope.engine.metrics import Aggregator
 from neuronscope.signals import names
@@ -28,12 +29,12 @@ from neuronscope_exporters.prometheus.server import render
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 ROUTE = 'say/"{what}"\\'
 TRACES = {0.02: (0xA1, 0xB1), 0.3: (0xA2, 0xB2), 4.0: (0xA3, 0xB3)}
 
 CONFIG = """
-global: {{scrape_interval: 250ms, scrape_timeout: 250ms}}
+global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs:
   - job_name: neuronscope
     static_configs: [{{targets: ["{target}"]}}]
@@ -147,6 +148,19 @@ def test_prometheus_reads_what_was_measured(prometheus: Prometheus, exporter: Pr
     assert info["metric"]["service_name"] == "shop"
     joined = prometheus.query(f"{http}_count * on (job, instance) group_left (service_name) target_info")
     assert joined[0]["metric"]["service_name"] == "shop"
+
+
+def test_doctor_finds_our_metrics_there(prometheus: Prometheus, exporter: PrometheusExporter) -> None:
+    """And says why they are not, when another page is asked for."""
+    base = f"http://127.0.0.1:{prometheus.port}"
+    page = f"127.0.0.1:{exporter.address[1]}"
+    found = look_for_metrics(base, time.time(), PATIENCE_S, pushed=False, page=page)
+    assert found.ok
+    assert "job neuronscope" in found.detail
+    later = time.time() + 1e6  # nothing is that fresh
+    missing = look_for_metrics(base, later, 0, pushed=False, page="127.0.0.1:1")
+    assert not missing.ok
+    assert "No target" in missing.advice
 
 
 def test_exemplars_lead_to_traces(prometheus: Prometheus) -> None:

@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 import neuronscope as ns
+from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
 from neuronscope.interventions import Ablate, Clamp, NanGuard, Scale, Steer, WrongValueError, in_force
 from neuronscope.signals import names
+from neuronscope.signals.records import HistogramValue
 from tinymodels import llama
 from tracednets import Blocks, X, blocks, left_on
 
@@ -60,6 +62,28 @@ def test_edits_are_switched_at_run_time(net: Blocks) -> None:
     model.edits.clear()
     assert len(model.edits) == 0
     assert not left_on(net)
+
+
+def test_metrics_tell_which_edits_change_answers(net: Blocks) -> None:
+    """On, off, and removed: a page shows what a running process does to its model."""
+
+    def told() -> dict[str, float | HistogramValue]:
+        return {
+            dict(point.labels)["edit"]: point.value
+            for family in ENGINE.metrics.collect().families
+            if family.metric is names.EDITS_ACTIVE
+            for point in family.points
+        }
+
+    with ns.Platform():
+        model = ns.Model.wrap(net)
+        edit = model.edits.add("double", "head", Scale(2.0), version="3")
+        assert told()["double@3"] == 1
+        edit.enabled = False
+        assert told()["double@3"] == 0
+        edit.enabled = True
+        model.edits.remove("double")
+        assert told()["double@3"] == 0
 
 
 def test_ready_made_changes() -> None:

@@ -23,13 +23,29 @@ SHOWN = 6
 @click.command()
 @click.argument("libraries", nargs=-1)
 @click.option("--no-exports", is_flag=True, help="Send and write nothing.")
+@click.option(
+    "--traces-at", metavar="URL", default="", help="Look for the probe span in this Jaeger or Tempo."
+)
+@click.option("--metrics-at", metavar="URL", default="", help="Look for our metrics in this Prometheus.")
+@click.option(
+    "--wait", "wait_s", metavar="SECONDS", type=float, default=30.0, show_default=True, help="For both."
+)
 @click.option("--all", "everything", is_flag=True, help="Also what is not installed, and all methods.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def doctor(libraries: tuple[str, ...], no_exports: bool, everything: bool, form: str) -> None:
+def doctor(
+    libraries: tuple[str, ...],
+    no_exports: bool,
+    traces_at: str,
+    metrics_at: str,
+    wait_s: float,
+    everything: bool,
+    form: str,
+) -> None:
     """Tell which libraries are observed here, how far, and whether observations arrive.
 
     Every installed library that has an adapter is imported and looked at; every exporter that the environment
-    configures is tried with a probe.  Exit code 1 if something does not work.
+    configures is tried with a probe, which is then looked for in the back ends that are named.  Exit code 1
+    if something does not work.
     """
     settings = Settings.load()
     unknown = sorted(set(libraries) - set(library_names()))
@@ -41,7 +57,7 @@ def doctor(libraries: tuple[str, ...], no_exports: bool, everything: bool, form:
     names = libraries or tuple(library_names())
     with click.progressbar(names, label="libraries", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         reports = [examine_library(name, disabled=settings.disable, seen=seen.get(name)) for name in bar]
-    exports = [] if no_exports else list(examine_exports(settings))
+    exports = [] if no_exports else list(examine_exports(settings, traces_at, metrics_at, wait_s))
     if form == "json":
         told = {
             "version": __version__,

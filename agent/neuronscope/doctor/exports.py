@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from neuronscope.doctor.arrival import look_for_metrics, look_for_trace
 from neuronscope.engine import ENGINE
 from neuronscope.exceptions import NszError
 from neuronscope.exporters import Examination, ExporterContext, registry
@@ -12,8 +14,28 @@ from neuronscope.settings import Settings
 from neuronscope.signals.records import MetricsSnapshot
 
 
-def examine_exports(settings: Settings) -> Iterator[Examination]:
-    """Try everything that the settings configure; nothing at all is a finding, too."""
+def examine_exports(
+    settings: Settings, traces_at: str = "", metrics_at: str = "", wait_s: float = 30.0
+) -> Iterator[Examination]:
+    """Try everything that the settings configure; nothing at all is a finding, too.
+
+    Args:
+        traces_at: the API of Jaeger or Tempo, where the probe span has to arrive; "": it is not looked for.
+        metrics_at: the API of Prometheus, where metrics have to arrive.
+        wait_s: how long they may take.
+    """
+    sent_at, told = time.time(), list[Examination]()
+    for examination in _examine(settings):
+        told.append(examination)
+        yield examination
+    if traces_at:
+        yield look_for_trace(traces_at, "".join(each.trace_id for each in told), wait_s)
+    if metrics_at:
+        pushed = any(each.what == "metrics" and each.ok for each in told)
+        yield look_for_metrics(metrics_at, sent_at, wait_s, pushed=pushed, page=settings.prometheus)
+
+
+def _examine(settings: Settings) -> Iterator[Examination]:
     context = ExporterContext(settings, dict(ENGINE.resource()), _collect, _count_lost, _count_exported)
     found = False
     for name in registry.configured(context):

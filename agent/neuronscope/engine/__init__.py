@@ -9,6 +9,7 @@ decision; wrappers, scopes and adapters with a seam of their own talk to it and 
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -224,6 +225,9 @@ class Engine(Calls):
         self.metrics.set(names.QUEUE_SPANS, worker.pending if worker is not None else 0)
         self.metrics.set(names.QUEUE_BYTES, worker.pending_bytes if worker is not None else 0)
         self.steward.observe()
+        edits = sys.modules.get("neuronscope.interventions.edits")
+        if edits is not None:  # else there can be none
+            edits.observe(self.metrics)
         if self.settings.system_metrics:
             if self._system is None:
                 self._system = SystemMetrics(self.metrics)

@@ -88,6 +88,7 @@ class Examination:
         ok: it arrives there, as far as can be seen from here.
         detail: what was tried and what came of it.
         advice: the likely cause, and what to do, if it does not.
+        trace_id: of a probe that was taken, to be looked for in a back end; in hexadecimal.
     """
 
     what: str
@@ -95,3 +96,4 @@ class Examination:
     ok: bool
     detail: str
     advice: str = ""
+    trace_id: str = ""

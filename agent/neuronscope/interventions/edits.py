@@ -18,6 +18,7 @@ from opentelemetry import trace
 from neuronscope import recording as recordings
 from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.metrics import Aggregator
 from neuronscope.engine.opening import our_span
 from neuronscope.interventions.backend import Interventions
 from neuronscope.signals import names
@@ -146,8 +147,11 @@ class Edit:
 
     def remove(self) -> None:
         """Take it out of the model.  Idempotent."""
+        if not self._undo:
+            return
         while self._undo:
             self._undo.pop()()
+        ENGINE.metrics.set(names.EDITS_ACTIVE, 0, (("edit", self.label),))
 
     @property
     def in_force(self) -> bool:
@@ -196,6 +200,12 @@ _all: Final[weakref.WeakSet[Edit]] = weakref.WeakSet()
 def in_force() -> list[Edit]:
     """Every edit of this process that is in a model, for `doctor` and health pages."""
     return sorted((edit for edit in _all if edit.in_force), key=lambda edit: edit.label)
+
+
+def observe(metrics: Aggregator) -> None:
+    """Tell which edits change the answers of this process; called before metrics are collected."""
+    for edit in in_force():
+        metrics.set(names.EDITS_ACTIVE, float(edit.enabled), (("edit", edit.label),))
 
 
 class Edits:

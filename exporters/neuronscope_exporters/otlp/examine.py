@@ -62,7 +62,13 @@ def _examine(signal: Signal, context: ExporterContext) -> Examination | None:
     reply = next((reply for reply in replies if not reply.delivered or reply.rejected), replies[0])
     if reply.delivered and not reply.rejected:
         told = f"; look for trace {trace_id:032x} in the back end" if signal is TRACES else ""
-        return Examination(signal.name, transport.target, ok=True, detail=f"the receiver took it{told}")
+        return Examination(
+            signal.name,
+            transport.target,
+            ok=True,
+            detail=f"the receiver took it{told}",
+            trace_id=f"{trace_id:032x}" if signal is TRACES else "",
+        )
     reason = f"{reply.reason} ({reply.detail})" if reply.detail else reply.reason or "it was rejected"
     grpc = endpoints.protocol(signal, context.settings) == "grpc"
     return Examination(

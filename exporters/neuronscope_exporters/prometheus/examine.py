@@ -10,12 +10,14 @@ from typing import Final
 
 from neuronscope.exceptions import ConfigError
 from neuronscope.exporters import Examination, ExporterContext
+from neuronscope.signals import names
 from neuronscope_exporters.prometheus import parse_address
 from neuronscope_exporters.prometheus.page import MetricsPage
 from neuronscope_exporters.prometheus.server import PAGE_OPENMETRICS, PATH, MetricsServer
 
 TIMEOUT_S: Final = 5.0
-OURS: Final = "neuronscope_overhead_budget_ratio"
+OURS: Final = names.OVERHEAD_BUDGET.prometheus_sample
+EDITS: Final = names.EDITS_ACTIVE.prometheus_sample
 
 
 def examine(context: ExporterContext) -> Iterator[Examination]:
@@ -63,4 +65,16 @@ def _scrape(url: str, state: str) -> Examination:
         )  # fmt: skip
     series = sum(not line.startswith("#") for line in text.splitlines())
     exemplars = "with" if "openmetrics" in kind else "without"
-    return Examination("page", url, ok=True, detail=f"{state}; {series} samples, {exemplars} exemplars")
+    edits = f"; edits that change answers: {', '.join(found)}" if (found := _edits(text)) else ""
+    return Examination(
+        "page", url, ok=True, detail=f"{state}; {series} samples, {exemplars} exemplars{edits}"
+    )
+
+
+def _edits(page: str) -> list[str]:
+    """Lasting edits that are switched on in the process that serves the page."""
+    return sorted(
+        line.partition('"')[2].rpartition('"')[0]
+        for line in page.splitlines()
+        if line.startswith(f"{EDITS}{{") and line.endswith(" 1.0")
+    )
