@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -65,7 +65,11 @@ class Mixed:
 
 @dataclass
 class Case:
-    """Both sides, what is paired, and the tests made so far.  For one thread."""
+    """Both sides, what is paired, and the tests made so far.  For one thread.
+
+    Attributes:
+        grouped, memo: what several detectors ask for.
+    """
 
     before: Columns
     after: Columns
@@ -73,6 +77,8 @@ class Case:
     p_values: list[float] = field(default_factory=list[float])
     power: dict[str, Power] = field(default_factory=dict[str, Power])
     grouped: dict[tuple[Any, ...], list[Group]] = field(default_factory=dict[tuple[Any, ...], "list[Group]"])
+
+    memo: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def sides(self) -> tuple[Columns, Columns]:
@@ -113,9 +119,14 @@ class Case:
             return None
         p = st.share_p_value(bad[1], n, bad[0], m)
         self.p_values.append(p)
-        before, after = bad[0] / m, bad[1] / n
+        before, after = float(bad[0] / m), float(bad[1] / n)
         bars = Plot(Shape.BARS, what, (before,), (after,), labels=("share",), unit="1")
         return Evidence(what, before, after, abs(after - before), "share", "1", m, n, p, bars)
+
+    def pairs_that(self, what: str, n: int, differ: int, expected: float) -> Evidence | None:
+        """Do more of `n` pairs differ than so many that do so by themselves?"""
+        share = self.share(what, (round(expected), differ), (n, n))
+        return None if share is None else replace(share, statistic="pairs")
 
     def share_of(self, what: str, before: Mask, after: Mask) -> Evidence | None:
         """The same for two columns of yes and no."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,7 +11,7 @@ import numpy as np
 from neuronscope.diagnosis.comparing.case import Case, groups, ratio
 from neuronscope.diagnosis.comparing.columns import Columns, Mask, finite
 from neuronscope.diagnosis.comparing.detectors.models import numbers
-from neuronscope.diagnosis.comparing.detectors.prompts import written
+from neuronscope.diagnosis.comparing.detectors.prompts import WRITERS, written
 from neuronscope.diagnosis.comparing.detectors.retrieval import OVERLAP_FLOOR, paired
 from neuronscope.diagnosis.comparing.detectors.times import common_slowdown
 from neuronscope.diagnosis.comparing.result import Effect, Evidence, Symptom, Untold
@@ -174,7 +175,7 @@ def untold(case: Case) -> Iterator[Untold]:
             "neither a fingerprint of the embedder nor the same text on both sides is recorded",
             "an embedder that NeuronScope instruments, or NEURONSCOPE_EMBEDDER_PROBES",
         )
-    if any(len(side.calls) and not np.isfinite(side.calls.number("characters")).any() for side in case.sides):
+    if any(_writes(side) and not _known(side, "characters") for side in case.sides):
         for kind in (
             Kind.PROMPT_CHANGED,
             Kind.SYSTEM_PROMPT_CHANGED,
@@ -202,12 +203,22 @@ def untold(case: Case) -> Iterator[Untold]:
             "a recording does not tell libraries and hardware",
             "a recording of this version",
         )
-    if any(len(side.calls) and not np.isfinite(side.calls.number("consumer")).any() for side in case.sides):
+    if any(_writes(side) and not _known(side, "consumer") for side in case.sides):
         yield Untold(
             Kind.CONSUMER_STALLING,
             "how long the service kept chunks is not recorded",
             "streams, on both sides",
         )
+
+
+def _writes(side: Columns) -> bool:
+    return not WRITERS.isdisjoint(side.calls.labels("operation"))
+
+
+def _known(side: Columns, column: str) -> bool:
+    """Does any call to a model that writes tell this?"""
+    rows = zip(side.calls.labels("operation"), side.calls.number(column), strict=True)
+    return any(operation in WRITERS and math.isfinite(value) for operation, value in rows)
 
 
 def _knows_embedder(case: Case) -> bool:

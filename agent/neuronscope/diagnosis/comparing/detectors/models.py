@@ -129,9 +129,8 @@ def tokenizer_changed(case: Case) -> Iterator[Cause]:
         if len(rows) >= 10:
             told = True
             n, differ = len(rows), sum(a != b for a, b in rows)
-            share = case.share(
-                "same prompts with another number of tokens", (round(0.05 * n), differ), (n, n)
-            )
+            what = "same prompts with another number of tokens"
+            share = case.pairs_that(what, n, differ, 0.05 * n)
             if share is not None and differ > 0.5 * n:
                 middle = float(np.median([b / a for a, b in rows if a]))
                 yield cause(

@@ -159,7 +159,7 @@ def text_angle(case: Case) -> Evidence | None:
         return None
     n = len(known)
     moved = sum(value > 0 for value in known)
-    share = case.share("same texts with other vectors", (round(0.02 * n), moved), (n, n))
+    share = case.pairs_that("same texts with other vectors", n, moved, 0.02 * n)
     middle = float(np.median(known))
     return Evidence(
         "bits of the query vector's SimHash that differ for the same text",

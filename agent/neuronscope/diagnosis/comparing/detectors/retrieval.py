@@ -145,7 +145,7 @@ def index_changed(case: Case) -> Iterator[Cause]:
             0.0,
             share,
             share,
-            "share",
+            "pairs",
             "1",
             documents,
             documents,
