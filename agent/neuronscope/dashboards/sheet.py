@@ -349,10 +349,22 @@ class Sheet:
     # -------------------------------------------------------------------------------------------------
     def build(self) -> str:
         """The dashboard as JSON."""
-        text = json.dumps(
-            self._builder.build(), cls=JSONEncoder, indent=2, ensure_ascii=False, sort_keys=True
-        )
-        return text + "\n"
+        built: Any = json.loads(json.dumps(self._builder.build(), cls=JSONEncoder))
+        tidy(built)
+        return json.dumps(built, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def tidy(built: Any) -> None:
+    """Take out what the SDK writes and the schema of Grafana 13 does not have (11 and 12 do without)."""
+    built.pop("style", None)
+    for variable in built["templating"]["list"]:
+        for key in ("auto", "auto_count", "auto_min", "id"):  # the first three are of intervals
+            variable.pop(key, None)
+    for panel in built["panels"]:
+        if panel["type"] == "heatmap":
+            panel["options"].pop("tooltip", None)
+        if panel["type"] == "table":
+            panel["options"].pop("footer", None)
 
 
 def _target(query: Query, ref: str, table_format: bool, heat_map: bool) -> Any:
