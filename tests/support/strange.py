@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from neuronscope.artifact import Artifact, Telemetry
 from neuronscope.signals import names
-from neuronscope.signals.records import Fidelity, LayerRecord, SpanEvent, SpanLink, SpanRecord
+from neuronscope.signals.records import Fidelity, LayerRecord, LogRecord, SpanEvent, SpanLink, SpanRecord
 from neuronscope.signals.tensors import TensorSummary
 
 START: Final = 1_790_000_000_000_000_000
@@ -203,6 +203,10 @@ def hostile() -> Artifact:
         resources=tuple({"service.name": text, text: text} for text in HOSTILE),
         damage=HOSTILE,
         events=tuple(SpanEvent(text, START, {text: text}) for text in HOSTILE),
+        logs=[
+            LogRecord(START, 0, 9, text, text, {text: ({text: text},)}, one.trace_id, one.span_id, 0, text)
+            for one, text in zip(spans, HOSTILE, strict=True)
+        ],
         path=HOSTILE[0].replace("/", "_") + ".nsz",
     )
 
