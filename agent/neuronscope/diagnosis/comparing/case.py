@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -125,8 +125,14 @@ class Case:
 
     def pairs_that(self, what: str, n: int, differ: int, expected: float) -> Evidence | None:
         """Do more of `n` pairs differ than so many that do so by themselves?"""
-        share = self.share(what, (round(expected), differ), (n, n))
-        return None if share is None else replace(share, statistic="pairs")
+        self._note_power(what, "share", n, n)
+        if n < 5:
+            return None
+        p = st.binomial_p_value(differ, n, expected / n)
+        self.p_values.append(p)
+        before, after = expected / n, differ / n
+        bars = Plot(Shape.BARS, what, (before,), (after,), labels=("share",), unit="1")
+        return Evidence(what, before, after, abs(after - before), "pairs", "1", n, n, p, bars)
 
     def share_of(self, what: str, before: Mask, after: Mask) -> Evidence | None:
         """The same for two columns of yes and no."""

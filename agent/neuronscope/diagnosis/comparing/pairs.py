@@ -8,6 +8,7 @@ answers differ by themselves.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -18,6 +19,8 @@ from neuronscope.diagnosis.comparing.columns import Columns
 from neuronscope.diagnosis.comparing.result import Pairing
 
 MAX_PAIRS: Final = 5_000
+CHECKSUMS: Final = 4_096  # different ones that a text can have
+MAX_CHANCE: Final = 0.25  # of the pairs, those that may be none
 Rows: TypeAlias = list[tuple[int, int]]
 
 
@@ -47,8 +50,8 @@ def find_pairs(before: Columns, after: Columns) -> tuple[Pairs, Pairing]:
     calls = _call_keys(before), _call_keys(after)
     pairs = Pairs(
         _matched(*vectors),
-        _matched(*texts),
-        _matched(*calls),
+        _trusted(_matched(*texts), texts),
+        _trusted(_matched(*calls), calls),
         (_repeats(vectors[0]), _repeats(vectors[1])),
         (_repeats(calls[0]), _repeats(calls[1])),
     )
@@ -106,6 +109,22 @@ def _matched(before: list[Hashable], after: list[Hashable]) -> Rows:
     """One pair for each key: the first row that each side has of it."""
     first = _first(before)
     return [(first[key], row) for key, row in _first(after).items() if key in first][:MAX_PAIRS]
+
+
+def _trusted(rows: Rows, keys: tuple[list[Hashable], list[Hashable]]) -> Rows:
+    """The pairs, unless too many may be so by chance: other texts with the same length and checksum."""
+    sizes = [Counter(_size(key) for key in {*side} if key is not None) for side in keys]
+    chance = sum(count * sizes[1][size] for size, count in sizes[0].items()) / CHECKSUMS
+    return rows if chance <= MAX_CHANCE * len(rows) else []
+
+
+def _size(key: Hashable) -> Hashable:
+    """All of a text's key but its checksum."""
+    if not isinstance(key, tuple):
+        return key
+    if key and isinstance(key[0], tuple):  # a search: (checksum, length), and whether it was filtered
+        return (key[0][1:], *key[1:])
+    return (key[0], *key[2:])  # a call: its kind, checksum, length and route
 
 
 def _first(keys: Iterable[Hashable]) -> dict[Hashable, int]:

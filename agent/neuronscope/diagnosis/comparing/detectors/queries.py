@@ -31,6 +31,7 @@ MIN_PAIRS: Final = 5
 MIN_DIRECTIONS: Final = 40
 MAX_DIRECTIONS: Final = 2_000
 BIT: Final = 1 / 64
+NEAR: Final = 6 * BIT  # beyond, two texts are not the same after all
 _FACTS: Final = (
     ("weights", "weights of the embedder"),
     ("model", "embedding model"),
@@ -52,7 +53,7 @@ def embedder_changed(case: Case) -> Iterator[Cause]:
     of_vectors = list(_vectors(case))
     evidence = [*_facts(case), *of_vectors]
     angle = text_angle(case)
-    moved = angle is not None and angle.effect >= BIT / 2
+    moved = angle is not None and _moved(angle)
     if angle is not None and moved:
         evidence.append(angle)
     # An embedder that makes the same vectors of the same texts has not changed, whatever it is called.
@@ -161,6 +162,8 @@ def text_angle(case: Case) -> Evidence | None:
     moved = sum(value > 0 for value in known)
     share = case.pairs_that("same texts with other vectors", n, moved, 0.02 * n)
     middle = float(np.median(known))
+    if middle < BIT / 2:  # a twin turns vectors so little that most keep every bit; other embedders never do
+        middle = float(np.mean([value for value in known if value <= NEAR]))
     return Evidence(
         "bits of the query vector's SimHash that differ for the same text",
         0.0,
@@ -174,12 +177,17 @@ def text_angle(case: Case) -> Evidence | None:
     )
 
 
+def _moved(angle: Evidence) -> bool:
+    """Do the same texts have other vectors?"""
+    return angle.effect >= BIT / 2 or (angle.effect > 0 and angle.p is not None and angle.p < 1e-4)
+
+
 def queries_shifted(case: Case) -> Iterator[Cause]:
     """Users ask for other things; told apart from another embedder where texts can be paired."""
     shift = direction(case)
     angle = text_angle(case)
     sizes = _sizes(case)
-    steady = angle is not None and angle.effect < BIT / 2
+    steady = angle is not None and not _moved(angle)
     asked = questions(case) if steady or angle is None else None
     moved = [item for item in (shift, asked, sizes) if item is not None and item.effect > _floor(item)]
     if not moved:
@@ -221,18 +229,19 @@ def direction(case: Case) -> Evidence | None:
     thinned = [side[:: math.ceil(len(side) / MAX_DIRECTIONS)] for side in rows]
     matrices = [directions(side) for side in thinned]
     shift = st.centroid_shift(matrices[0], matrices[1])
-    smaller = min(matrices, key=len)
-    # Of two samples both scatter: their difference by the square root of two more than one from the whole.
-    chance = 2.0 * max(st.centroid_threshold(each, len(smaller), splits=60) for each in matrices)
+    chances = st.centroid_shuffled(matrices[0], matrices[1], splits=60)
+    p = st.gamma_p_value(shift, chances)
+    case.p_values.append(p)
     return Evidence(
         "direction of query vectors: 1 - cosine of the means, beside what chance does",
-        chance,
+        1.5 * float(np.quantile(chances, 0.99)),
         shift,
         shift,
         "centroid",
         "",
         len(thinned[0]),
         len(thinned[1]),
+        p,
     )
 
 
