@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from neuronscope import compiled
 from neuronscope.engine import content, facts, histogram, ids, opening, seam, sizes
+from neuronscope.governor.purse import Purse
 from neuronscope.settings import Settings
 from neuronscope.signals import names
 from neuronscope_instrumentation.common import fields
@@ -203,6 +204,29 @@ def test_series_of_histograms(bounds: list[float], values: list[float], seen: bo
             one.add(value, (7, 8) if seen else None, now)
         series.append((one.counts, one.exemplars, one.sum, one.count, tuple(one.bounds)))
     assert repr(series[0]) == repr(series[1])
+
+
+@everything
+@given(_mappings, st.booleans(), st.frozensets(st.text(max_size=2)))
+def test_some_of_what_is_told(told: dict[Any, Any], odd: bool, names_: frozenset[str]) -> None:
+    """Those of these names."""
+    given_: Mapping[Any, Any] = Odd(told) if odd else told
+    wanted = names_ | set(list(told)[::2])
+    assert same(NATIVE.subset(given_, wanted), fields.subset_in_python(given_, wanted))
+
+
+@everything
+@given(st.lists(st.tuples(st.sampled_from([1, -1]), st.integers(1, 100)), max_size=20))
+def test_observed_intervals(steps: list[tuple[int, int]]) -> None:
+    """The union of intervals, compiled and under a lock."""
+    quick, slow = Purse(5, lambda: 0, None, None, None), Purse(5, lambda: 0, None, None, None)
+    now = 0
+    for by, passed in steps:
+        now += passed
+        (quick.began if by > 0 else quick.ended)(now)
+        slow.enter("", 0, now) if by > 0 else slow.leave("", 0, now)
+    one, other = quick._work, slow._work  # pyright: ignore[reportPrivateUsage]
+    assert (one.active, one.since, one.closed_ns) == (other.active, other.since, other.closed_ns)
 
 
 _rows = st.lists(

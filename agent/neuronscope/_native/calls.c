@@ -70,3 +70,59 @@ ns_split_ids(PyObject *Py_UNUSED(module), PyObject *bits)
     Py_XDECREF(span);
     return both;
 }
+
+/* --- observed time ----------------------------------------------------------------------------------- */
+
+static PyObject *active_name, *since_name, *closed_name;
+
+int
+ns_calls_ready(void)
+{
+    active_name = PyUnicode_InternFromString("active");
+    since_name = PyUnicode_InternFromString("since");
+    closed_name = PyUnicode_InternFromString("closed_ns");
+    return active_name == NULL || since_name == NULL || closed_name == NULL ? -1 : 0;
+}
+
+static int
+get(PyObject *work, PyObject *name, long long *found)
+{
+    PyObject *value = PyObject_GetAttr(work, name);
+    if (value == NULL)
+        return -1;
+    *found = PyLong_AsLongLong(value);
+    Py_DECREF(value);
+    return *found == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+set(PyObject *work, PyObject *name, long long number)
+{
+    PyObject *value = PyLong_FromLongLong(number);
+    int done = value == NULL ? -1 : PyObject_SetAttr(work, name, value);
+    Py_XDECREF(value);
+    return done;
+}
+
+/* count(work, by, now): an observed interval begins (1) or ends (-1).
+ *
+ * Between reading and writing no Python code runs, so the GIL keeps other threads out. */
+PyObject *
+ns_count_interval(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
+{
+    if (!ns_takes("count_interval", n, 3))
+        return NULL;
+    long long active, closed, since, by = PyLong_AsLongLong(args[1]), now = PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred() || get(args[0], active_name, &active) < 0)
+        return NULL;
+    if (by > 0 && active == 0 && set(args[0], since_name, now) < 0)
+        return NULL;
+    active += by;
+    if (set(args[0], active_name, active) < 0)
+        return NULL;
+    if (by < 0 && active == 0 &&
+        (get(args[0], closed_name, &closed) < 0 || get(args[0], since_name, &since) < 0 ||
+         set(args[0], closed_name, closed + now - since) < 0))
+        return NULL;
+    Py_RETURN_NONE;
+}

@@ -63,27 +63,6 @@ ns_items_of(PyObject *Py_UNUSED(module), PyObject *value)
     return PyList_Check(value) || PyTuple_Check(value) ? Py_NewRef(value) : PyTuple_New(0);
 }
 
-/* known(facts) -> the facts without those that are None */
-PyObject *
-ns_known(PyObject *Py_UNUSED(module), PyObject *facts)
-{
-    PyObject *key, *value, *found = PyDict_New();
-    if (found == NULL)
-        return NULL;
-    Py_ssize_t at = 0;
-    if (!PyDict_CheckExact(facts)) {
-        PyErr_SetString(PyExc_TypeError, "known takes a dictionary");
-        Py_DECREF(found);
-        return NULL;
-    }
-    while (PyDict_Next(facts, &at, &key, &value))
-        if (value != Py_None && PyDict_SetItem(found, key, value) < 0) {
-            Py_DECREF(found);
-            return NULL;
-        }
-    return found;
-}
-
 /* --- fields of foreign objects ----------------------------------------------------------------------- */
 
 /* Which classes are pydantic's, by their addresses; they are held, so that no other class gets the same. */
@@ -225,5 +204,40 @@ ns_pick(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
         if (is < 0)
             Py_CLEAR(found);
     }
+    return found;
+}
+
+/* subset(told, names) -> a dictionary of those that are told; names: a frozenset */
+PyObject *
+ns_subset(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
+{
+    if (!ns_takes("subset", n, 2))
+        return NULL;
+    if (!PyAnySet_Check(args[1]))
+        return PyErr_Format(PyExc_TypeError, "subset takes a mapping and a set");
+    PyObject *told = args[0], *found = PyDict_New(), *key, *value;
+    if (found == NULL)
+        return NULL;
+    int is = 0;
+    if (PyDict_CheckExact(told)) {
+        Py_INCREF(told);
+    } else {
+        told = PyDict_New();
+        if (told == NULL || PyDict_Update(told, args[0]) < 0)
+            is = -1;
+    }
+    Py_ssize_t at = 0;
+    while (is >= 0 && PyDict_Next(told, &at, &key, &value)) {
+        Py_INCREF(key);
+        Py_INCREF(value);
+        is = PySet_Contains(args[1], key);
+        if (is > 0)
+            is = PyDict_SetItem(found, key, value);
+        Py_DECREF(key);
+        Py_DECREF(value);
+    }
+    Py_XDECREF(told);
+    if (is < 0)
+        Py_CLEAR(found);
     return found;
 }

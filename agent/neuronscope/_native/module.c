@@ -22,9 +22,9 @@ static PyMethodDef functions[] = {
     ONE("number", ns_number_of),
     ONE("count", ns_count_of),
     ONE("items", ns_items_of),
-    ONE("known", ns_known),
     ONE("make_fields", ns_make_fields),
     FAST("pick", ns_pick),
+    FAST("subset", ns_subset),
     /* metrics */
     FAST("fill", ns_fill),
     FAST("fill_known", ns_fill_known),
@@ -32,6 +32,7 @@ static PyMethodDef functions[] = {
     FAST("arguments", ns_arguments),
     FAST("with_item", ns_with_item),
     ONE("split_ids", ns_split_ids),
+    FAST("count_interval", ns_count_interval),
     {NULL, NULL, 0, NULL},
 };
 
@@ -46,7 +47,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__native(void)
 {
-    if (ns_spans_ready() < 0 || ns_facts_ready() < 0)
+    if (ns_spans_ready() < 0 || ns_facts_ready() < 0 || ns_calls_ready() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&

@@ -24,18 +24,20 @@ PyObject *ns_text_of(PyObject *module, PyObject *value);                   /* fa
 PyObject *ns_number_of(PyObject *module, PyObject *value);
 PyObject *ns_count_of(PyObject *module, PyObject *value);
 PyObject *ns_items_of(PyObject *module, PyObject *value);
-PyObject *ns_known(PyObject *module, PyObject *facts);
 PyObject *ns_make_fields(PyObject *module, PyObject *twin);
 PyObject *ns_pick(PyObject *module, Args args, Py_ssize_t n);
+PyObject *ns_subset(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_fill(PyObject *module, Args args, Py_ssize_t n);               /* series.c */
 PyObject *ns_fill_known(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_arguments(PyObject *module, Args args, Py_ssize_t n);          /* calls.c */
 PyObject *ns_with_item(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_split_ids(PyObject *module, PyObject *bits);
+PyObject *ns_count_interval(PyObject *module, Args args, Py_ssize_t n);
 
 /* Make what a file needs once; -1 with an exception. */
 int ns_spans_ready(void);
 int ns_facts_ready(void);
+int ns_calls_ready(void);
 
 /* Add a file's types to the module; -1 with an exception. */
 int ns_add_series(PyObject *module); /* series.c */

@@ -272,7 +272,7 @@ class Engine(Calls):
         if span.foreign is not None:
             GUARD.always("foreign.finish", self._finish_foreign, span)
         if span.start_time >= self._begun:
-            self.budget.leave("", 0, started)
+            self.budget.ended(started)
         span.hot_ns += time.perf_counter_ns() - started + UNTIMED_NS
         if span.shared and takes_in(span.foreign):
             return  # it comes to us when they end it

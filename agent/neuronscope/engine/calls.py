@@ -12,10 +12,11 @@ from opentelemetry.propagate import extract
 from opentelemetry.trace import SpanKind
 
 from neuronscope.engine import clock
+from neuronscope.engine.current import attach
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.layering import LAYER, WAITING, layer_in, note_call
-from neuronscope.engine.opening import OURS, Opener, covered, current_with, waiting
+from neuronscope.engine.opening import CURRENT, OURS, Opener, covered, current_with, waiting
 from neuronscope.engine.propagation import receives_context, trace_headers
 from neuronscope.engine.seam import Seam, seam_of
 from neuronscope.engine.span import LightSpan
@@ -54,7 +55,7 @@ class Calls:
         if snapshot is None:
             return None
         current = otel_context.get_current()
-        parent = trace.get_current_span(current)
+        parent = trace.get_current_span(current) if current else trace.INVALID_SPAN
         if current and covered(current, parent, seam.library):
             return None
         layer = layer_in(current) if current and LAYER in current else None
@@ -82,11 +83,11 @@ class Calls:
         if self.on_embedder is not None and snapshot.endpoint.embedder is not None:
             GUARD.call(seam.site, self.on_embedder, snapshot, instance, arguments)
         now = time.perf_counter_ns()
-        self.budget.enter("", 0, now)
+        self.budget.began(now)
         span.hot_ns = now - started
         if watch is not None:
             call.watch = watch
-        call.token = otel_context.attach(context)  # last: what fails before leaves nothing current behind
+        call.token = attach(context)  # last: what fails before leaves nothing current behind
         return call
 
     def _watch(
@@ -170,9 +171,10 @@ class Calls:
     @staticmethod
     def open_call(library: str) -> Invocation | None:
         """The call of that library that is being made in the current context."""
-        span: object = trace.get_current_span()
+        current = otel_context.get_current()
+        span: object = current.get(CURRENT)
         if type(span) is not LightSpan:
-            span = otel_context.get_value(OURS)
+            span = current.get(OURS)
         if type(span) is LightSpan and span.library == library and span.end_time is None:
             return span.call
         return None

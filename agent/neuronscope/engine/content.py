@@ -187,11 +187,6 @@ class ContentPolicy:
         return value
 
 
-def _plain(items: list[Any], limit: int) -> bool:
-    """Is this a list of one text, or none, that may stay as it is?"""
-    if not items:
-        return True
-    first = items[0]
 def mask_in_python(
     attributes: Mapping[str, Any],
     classes: Mapping[str, object],
@@ -226,6 +221,11 @@ def mask_in_python(
 _mask: Final = compiled.choose("mask", mask_in_python)
 
 
+def _plain(items: list[Any], limit: int) -> bool:
+    """Is this a list of one text, or none, that may stay as it is?"""
+    if not items:
+        return True
+    first = items[0]
     return len(items) == 1 and first.__class__ is str and len(first) <= limit and first.isascii()
 
 

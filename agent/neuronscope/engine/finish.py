@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanContext, StatusCode, TraceState
 from opentelemetry.util.types import Attributes as OtelAttributes
 
 from neuronscope._version import __version__
@@ -14,7 +15,7 @@ from neuronscope.engine import facts, searches
 from neuronscope.engine.content import ContentPolicy, text_value
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation
-from neuronscope.engine.span import LightSpan
+from neuronscope.engine.span import NO_STATE, LightSpan
 from neuronscope.engine.structure import Structure
 from neuronscope.instrumentation import Operation, Request, Response
 from neuronscope.prices import PRICES
@@ -156,13 +157,7 @@ def light_record(span: LightSpan, policy: ContentPolicy) -> SpanRecord:
     status, message = span.outcome()
     if status is StatusCode.UNSET and names.ERROR_TYPE in attributes:
         status = StatusCode.ERROR
-    call, events = span.call, span.event_buffer
-    told = [_masked_event(event, policy) for event in events] if events else []
-    unrecorded = 0
-    if call is not None and call.searches:
-        told += [_masked_event(event, policy) for event in query_events(span)]
-        unrecorded = max(0, len(call.searches) - searches.MAX_RECORDS)
-    return SpanRecord(
+    record = SpanRecord(
         trace_id=trace_id,
         span_id=span_id,
         name=text_value(span.name),
@@ -170,20 +165,42 @@ def light_record(span: LightSpan, policy: ContentPolicy) -> SpanRecord:
         start_unix_ns=span.start_time,
         end_unix_ns=span.end_time or span.start_time,
         attributes=attributes,
-        parent_span_id=parent.span_id if parent is not None else None,
-        parent_is_remote=parent.is_remote if parent is not None else False,
-        events=told,
-        links=[_masked_link(link, policy) for link in span.link_buffer] if span.link_buffer else (),
         status=status,
-        status_message=policy.status_message(message),
-        trace_state=state.to_header() if state else "",
         trace_flags=int(flags),
         library=span.library,
         library_version=__version__,
-        dropped_attributes=span.dropped_attributes,
-        dropped_events=span.dropped_events + unrecorded,
-        foreign=span.foreign is not None,
     )
+    rare = _rare(span, policy, parent, message, state)
+    return replace(record, **rare) if rare else record
+
+
+def _rare(
+    span: LightSpan, policy: ContentPolicy, parent: SpanContext | None, message: str | None, state: TraceState
+) -> dict[str, Any]:
+    """What few spans have: most cost nothing here."""
+    found: dict[str, Any] = {}
+    if parent is not None:
+        found["parent_span_id"], found["parent_is_remote"] = parent.span_id, parent.is_remote
+    if state is not NO_STATE and state:
+        found["trace_state"] = state.to_header()
+    if message is not None:
+        found["status_message"] = policy.status_message(message)
+    if span.foreign is not None:
+        found["foreign"] = True
+    events = [_masked_event(event, policy) for event in span.event_buffer] if span.event_buffer else []
+    unrecorded = 0
+    call = span.call
+    if call is not None and call.searches:
+        events += [_masked_event(event, policy) for event in query_events(span)]
+        unrecorded = max(0, len(call.searches) - searches.MAX_RECORDS)
+    if events:
+        found["events"] = events
+    if span.link_buffer:
+        found["links"] = [_masked_link(link, policy) for link in span.link_buffer]
+    if span.dropped_attributes or span.dropped_events or unrecorded:
+        found["dropped_attributes"] = span.dropped_attributes
+        found["dropped_events"] = span.dropped_events + unrecorded
+    return found
 
 
 def read_attributes(

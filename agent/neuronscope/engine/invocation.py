@@ -16,6 +16,7 @@ from opentelemetry import context as otel_context
 from neuronscope.engine import bodies, facts
 from neuronscope.engine.closing import close_with
 from neuronscope.engine.context import take_out
+from neuronscope.engine.current import detach
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.seam import MAX_PLAIN, Seam
 from neuronscope.engine.sizes import held_bytes
@@ -138,7 +139,7 @@ class Invocation(Struct, eq=False):
             self.token = None
             current = otel_context.get_current()
             if current is self.context:
-                otel_context.detach(token)
+                detach(token)
             elif self.span is not None:
                 take_out(self.span, current, token)
         watch = self.watch

@@ -17,7 +17,7 @@ from neuronscope.engine import clock
 from neuronscope.engine.layering import LAYER, Layer, layer_in
 from neuronscope.engine.others import is_same_call
 from neuronscope.engine.propagation import unobserved
-from neuronscope.engine.span import LightSpan
+from neuronscope.engine.span import NO_STATE, LightSpan
 from neuronscope.signals import names
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ TENANT: Final = "neuronscope-tenant"
 OURS: Final = "neuronscope-span"  # context key: our span behind a foreign one
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
-NO_STATE: Final = TraceState()
 # The key of the current span in a context, which OpenTelemetry keeps to itself.
-_CURRENT: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, otel_context.Context())))
+CURRENT: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, otel_context.Context())))
 
 Attributes = dict[str, Any]
 
@@ -59,8 +58,8 @@ def covered(current: otel_context.Context, parent: trace.Span, library: str) -> 
 def current_with(span: LightSpan, current: otel_context.Context) -> otel_context.Context:
     """The context in which a call runs: its span is current, ours or the service's own."""
     if span.foreign is None:
-        return _with_item(otel_context.Context, current, _CURRENT, span)
-    return otel_context.Context({**current, _CURRENT: span.foreign, OURS: span})
+        return _with_item(otel_context.Context, current, CURRENT, span)
+    return otel_context.Context({**current, CURRENT: span.foreign, OURS: span})
 
 
 def with_item_in_python(

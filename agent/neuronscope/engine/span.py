@@ -8,10 +8,10 @@ it is a note for the worker: ids, clock, and references to what the adapter will
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceState
 from opentelemetry.util.types import Attributes as OtelAttributes
 from opentelemetry.util.types import AttributeValue as OtelValue
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # As many attributes and events as OpenTelemetry's own default limits; what goes beyond is counted.
 MAX_BUFFERED = 128
+NO_STATE: Final = TraceState()  # of the spans of ours that have none
 
 
 class LightSpan(trace.Span):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import exp
 from typing import Final
 
+from neuronscope import compiled
 from neuronscope.governor.accounts import CLIP, MOST_FOLLOWS, Account
 from neuronscope.governor.observed import Work
 from neuronscope.native import new_lock
@@ -41,6 +43,11 @@ class Purse:
         # On the hot path: a `with` costs twice as much.
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self._work = Work(clock, cpu)
+        # An observed interval begins and ends, by the clock's reading: the quick way, for every call.
+        # Compiled it is one step for other threads, and needs no lock.
+        step = compiled.find("count_interval")
+        self.began: Callable[[int], None] = partial(step, self._work, 1) if step else self._began
+        self.ended: Callable[[int], None] = partial(step, self._work, -1) if step else self._ended
         self._work_ns = 0.0
         self._rate = pct / 100.0
         self._grant = GRANT_NS * min(1.0, pct / 5.0)
@@ -59,9 +66,9 @@ class Purse:
         Args:
             now: the clock's reading, of who has just taken it.
         """
+        work = self._work
         self._acquire()
         try:
-            work = self._work
             if work.active == 0:
                 work.since = now or self._clock()
             work.active += 1
@@ -72,9 +79,9 @@ class Purse:
 
     def leave(self, probe: str = "", spent_ns: float = 0, now: int = 0) -> None:
         """An observed interval ends; `spent_ns` of the caller's thread went into observing it."""
+        work = self._work
         self._acquire()
         try:
-            work = self._work
             work.active -= 1
             if work.active == 0:
                 work.closed_ns += (now or self._clock()) - work.since
@@ -82,6 +89,12 @@ class Purse:
                 self._charge(probe, spent_ns)
         finally:
             self._release()
+
+    def _began(self, now: int) -> None:
+        self.enter("", 0, now)
+
+    def _ended(self, now: int) -> None:
+        self.leave("", 0, now)
 
     def charge(self, probe: str, spent_ns: float, *, clip: bool = True) -> None:
         """Account for work that is never withheld, done in a thread of the service.

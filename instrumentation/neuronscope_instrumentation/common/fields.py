@@ -6,7 +6,7 @@ answer) into None.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, Final
 
@@ -139,10 +139,16 @@ def pick_in_python(told: Mapping[str, Any], table: Sequence[Any]) -> dict[str, A
     return found
 
 
+def subset_in_python(told: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
+    """Those of these names that are told."""
+    return {name: value for name, value in told.items() if name in names}
+
+
 # All of these but `field` have compiled twins.
 _make_fields: Final = compiled.find("make_fields")
 fields: Final = fields_in_python if _make_fields is None else _make_fields(fields_in_python)
 pick: Final = compiled.choose("pick", pick_in_python)
+subset: Final = compiled.choose("subset", subset_in_python)
 text: Final = compiled.choose("text", text_in_python)
 number: Final = compiled.choose("number", number_in_python)
 count: Final = compiled.choose("count", count_in_python)

@@ -49,12 +49,9 @@ def _name(tool: Any) -> str | None:
 
 def modalities(sent: Any, received: Any) -> dict[str, int]:
     """Token counts by modality, as far as the provider tells them apart."""
-    counts: dict[str, int] = {}
-    for details, table in ((sent, _SENT), (received, _RECEIVED)):
-        found = pick(fields(details), table)
-        if any(found.values()):
-            counts.update((key, number) for key, number in found.items() if number)
-    return counts
+    counts: dict[str, int] = pick(fields(sent), _SENT)
+    counts.update(pick(fields(received), _RECEIVED))
+    return {key: number for key, number in counts.items() if number} if counts else counts
 
 
 def _keys(direction: str) -> tuple[str | int, ...]:

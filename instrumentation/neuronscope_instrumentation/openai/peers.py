@@ -92,11 +92,11 @@ def peer(client: Any, url: str) -> Peer:
     if found.provider != DEFAULT or found.address == "api.openai.com":
         return found
     # Azure's own client means Azure, also behind a gateway.
-    return _named(found, azure=hasattr(client, "_azure_ad_token"))
+    return _named(found, hasattr(client, "_azure_ad_token"))
 
 
 @lru_cache(maxsize=256)
-def _named(found: Peer, *, azure: bool) -> Peer:
+def _named(found: Peer, azure: bool, /) -> Peer:  # by position: a keyword costs the cache more
     if found.address is not None and found.address.endswith("api.openai.com"):
         return found
     name = AZURE if azure else _PORTS.get(found.port or 0, DEFAULT)

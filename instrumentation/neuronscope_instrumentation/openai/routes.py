@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from neuronscope.instrumentation import Endpoint, Snapshot
-from neuronscope_instrumentation.common.fields import mapping, text
+from neuronscope_instrumentation.common.fields import mapping, subset, text
 from neuronscope_instrumentation.openai.audio import SPEECH, TRANSCRIPTION, keep_speech, keep_transcription
 from neuronscope_instrumentation.openai.chat import CHAT, keep_chat
 from neuronscope_instrumentation.openai.completions import COMPLETIONS, keep_completion
@@ -69,7 +69,7 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
         return None
     if options.extra_json:
         body = {**body, **options.extra_json}  # as the SDK merges `extra_body`
-    kept = {key: value for key, value in body.items() if key in _KEPT}
+    kept = subset(body, _KEPT)
     route.keep(kept, body, content)
     target = store_of(options.url) if route.endpoint is SEARCH else text(body.get("model"))
     return Snapshot(route.endpoint, target, kept, peer(client, options.url))
