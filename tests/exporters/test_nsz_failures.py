@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -168,6 +169,39 @@ def test_a_short_write_is_cut_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert writer.close()
     recording = nsz.read(tmp_path / "a.nsz")
     assert len(recording.spans) == 2
+    assert not recording.damage
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.EDQUOT, "disk_full"),
+        (errno.ENOSPC, "disk_full"),
+        (errno.EFBIG, "disk_full"),
+        (errno.EIO, "io_error"),
+    ],
+)
+def test_a_refusal_is_counted_by_its_reason_and_noted_when_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
+) -> None:
+    """A used-up quota is a full disk; nothing is raised."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    writer = nsz.NszWriter(tmp_path / "a.nsz")
+    monkeypatch.setattr(os, "writev", refuse)
+    writer.append_layer(LAYER)
+    writer.append_span(SPAN)
+    assert not writer.flush()
+    monkeypatch.undo()
+    assert writer.flush()
+    writer.append_span(SPAN)
+    assert writer.close()
+    recording = nsz.read(tmp_path / "a.nsz")
+    assert (len(recording.spans), len(recording.layers)) == (1, 0)
+    noted = {(str(event.attributes["item"]), event.attributes["reason"]) for event in recording.events}
+    assert noted == {("span", reason), ("layer", reason)}
     assert not recording.damage
 
 
