@@ -52,8 +52,9 @@ def reranked() -> Day:
 
 
 def inside() -> Day:
-    """The same with a language model in the process."""
-    return Day(Release(inside=smollm2()), Traffic(REQUESTS_INSIDE))
+    """The same with a language model in the process, asked about two topics."""
+    mix = (("transformers", 1.0), ("numeric health", 1.0))
+    return Day(Release(inside=smollm2()), Traffic(REQUESTS_INSIDE, mix, popular=0.9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +287,9 @@ FAULTS = (
     _fault("batches instead of single prompts", _release(batch=4), _K.TRAFFIC_CHANGED, start=inside),
     _fault(
         "library version changed",
-        _release(resource="process.runtime.version=3.12.1"),
+        _release(libraries={"transformers": "5.25.1", "tokenizers": "0.24.0"}),
         _K.ENVIRONMENT_CHANGED,
-        simulated="the version is only said to be another, by a resource attribute",
+        simulated="other versions are only said to be installed",
     ),
     _fault(
         "agent's fidelity changed", _release(settings={"probes": ("off",)}), _K.FIDELITY_CHANGED, start=inside

@@ -54,6 +54,7 @@ class Release:
         batch: prompts that the model in the process is given together.
         settings: of the agent.
         resource: attributes of the process, in the form of OTEL_RESOURCE_ATTRIBUTES.
+        libraries: versions that are said to be installed instead of those that are.
     """
 
     embedder: str = "minilm"
@@ -83,6 +84,7 @@ class Release:
     batch: int = 1
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     resource: str = ""
+    libraries: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def _remembering(vectors: Vectors, embedder: str, name: str) -> Any:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tests.faults.changes import Day
 from tests.faults.provider import Provider
@@ -18,6 +20,7 @@ from tests.faults.reranker import Reranker
 from tests.faults.texts import Vectors
 
 import neuronscope as ns
+from neuronscope.engine import environment
 
 ADAPTERS = ("uvicorn", "openai", "qdrant", "sentence_transformers", "cohere", "transformers")
 
@@ -66,6 +69,7 @@ class Studio:
         release = rag.release
         with (
             _environment(OTEL_RESOURCE_ATTRIBUTES=release.resource),
+            _installed(release.libraries),
             ns.Platform(nsz=str(folder), service_name="handbook", **release.settings) as platform,
         ):
             platform.instrument(*ADAPTERS)
@@ -84,6 +88,16 @@ def _other_work(processes: int) -> Generator[None]:
         for process in running:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def _installed(versions: Mapping[str, str]) -> Generator[None]:
+    """Have the agent read other versions of libraries."""
+    real = importlib.metadata.version
+    environment.environment.cache_clear()
+    with patch.object(environment, "version", lambda name: versions.get(name) or real(name)):
+        yield
+    environment.environment.cache_clear()
 
 
 @contextmanager

@@ -138,15 +138,12 @@ def _told_packages(case: Case) -> bool:
 
 def fidelity_changed(case: Case) -> Iterator[Cause]:
     """The agent records more, or less, than it did."""
-    for (operation, model), before, after in groups(
-        case, lambda side: side.calls, ("operation", "watched"), 5
-    ):
-        if not model:
-            continue
-        values = [
-            side.calls.rows(mask, "fidelity") for side, mask in zip(case.sides, (before, after), strict=True)
-        ]
-        mixed = case.mix("fidelity of the agent", *([value for value in side if value] for side in values))
+    for (operation, model), before, after in groups(case, lambda side: side.calls, ("operation", "model"), 5):
+        masks = list(zip(case.sides, (before, after), strict=True))
+        if not any(any(side.calls.rows(mask, "watched")) for side, mask in masks):
+            continue  # no model in the process
+        values = [side.calls.rows(mask, "fidelity") for side, mask in masks]
+        mixed = case.mix("fidelity of the agent", *([value or "off" for value in side] for side in values))
         if mixed is not None and mixed.distance >= 0.5 and mixed.switched:
             first, second = mixed.usual
             yield cause(

@@ -166,6 +166,9 @@ def index_changed(case: Case) -> Iterator[Cause]:
         return
     if found.moved < OVERLAP_FLOOR:
         return
+    emptied = max(found.emptied, found.filled)
+    if emptied > MOSTLY * len(found.changed) and paired(case, filtered=False) is None:
+        return  # every search has a filter, and finds nothing: more likely that lets nothing through
     vanished, unseen = found.vanished / max(1, found.lost), found.unseen / max(1, found.arrived)
     if found.lost and vanished > MOSTLY and vanished >= unseen:
         yield cause(
