@@ -18,6 +18,7 @@ from typing import Any, Final
 import zstandard
 
 atheris: Final[Any] = import_module("atheris")  # without types
+lz4: Final[Any] = import_module("lz4.frame")
 
 with atheris.instrument_imports(include=["neuronscope_exporters.nsz"]):
     from neuronscope.exceptions import NszError
@@ -68,6 +69,7 @@ def read_everything() -> None:
         file.find_layers("l*", step=0)
         file.find_logs("e", span_id=1)
         layers = file.layers
+        _ = [*file.indexes()], file.refresh(), sum(1 for _ in file.records())
     except NszError:
         return
     for layer in layers[:50]:
@@ -86,7 +88,7 @@ def recipe(provider: Any) -> bytes:
     for number in range(provider.ConsumeIntInRange(1, 4)):
         kind = provider.ConsumeIntInRange(0, 4)
         body = b"".join(record(provider, size) for _ in range(provider.ConsumeIntInRange(1, 4)))
-        chunk = guarded(body, kind, number, compressed=provider.ConsumeBool())
+        chunk = guarded(body, kind, number, provider.ConsumeIntInRange(0, 255))
         parts.append(chunk)
         size += len(chunk)
     return b"".join(parts)
@@ -106,11 +108,16 @@ def record(provider: Any, position: int) -> bytes:
     return layout.message_header(channel, 0, provider.ConsumeIntInRange(0, 100), len(data)) + data
 
 
-def guarded(body: bytes, kind: int, number: int, *, compressed: bool) -> bytes:
-    """A chunk with a right guard and checksum."""
-    stored = zstandard.ZstdCompressor(level=1).compress(body) if compressed else body
-    compression = "zstd" if compressed else ""
-    header = ChunkHeader(0, 100, len(body), layout.crc32(body, 0), compression, len(stored)).pack()
+def guarded(body: bytes, kind: int, number: int, how: int) -> bytes:
+    """A chunk with a right guard and checksum; compressed by `how`, which may also make its header lie."""
+    compression, stored, size = "", body, len(body)
+    if how >= 224:
+        compression, stored = "lz4", lz4.compress(body)
+    elif how % 2:
+        compression, stored = "zstd", zstandard.ZstdCompressor(level=1).compress(body)
+    if 192 <= how < 224 or how >= 248:
+        size += how % 5 - 2
+    header = ChunkHeader(0, 100, max(size, 0), layout.crc32(body, 0), compression, len(stored)).pack()
     return Guard(FILE_ID, number, 0, kind).pack(header) + header + stored
 
 
