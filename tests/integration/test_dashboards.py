@@ -9,27 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from collectors import Collector, free_port, serving, spans_in
-from neuronscope.dashboards import thresholds as limits
-from neuronscope.dashboards.build import write
-from operations import Prometheus, Webhook, alertmanager, eventually, prometheus, running, webhook
-from programs import ROOT, environment
+from collectors import Collector, serving, spans_in
+from operations import Stack, eventually, failing_call, recorded, shop_stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
 
-VIEW = (sys.executable, "-m", "neuronscope", "view")
+COLLECTORS: dict[str, Collector] = {}  # what each stack sends to
 # Panels that are empty until something happens, and what that is: a fault of the shop's, or a way to ask it.
 # `gpu` and `measured` are told to the agent's aggregator: there is no GPU here, and a measurement of the
 # overhead takes minutes.
@@ -70,25 +62,6 @@ PROMTOOL_ONLY = {
 }
 
 
-@dataclass(slots=True)
-class Stack:
-    """Everything that runs."""
-
-    folder: Path
-    url: str
-    prometheus: Prometheus
-    hook: Webhook
-    collector: Collector
-
-    def post(self, path: str) -> None:
-        request = urllib.request.Request(f"{self.url}{path}", method="POST", data=b"")
-        try:
-            urllib.request.urlopen(request, timeout=120).close()
-        except urllib.error.HTTPError as error:
-            if error.code != 500:
-                raise
-
-
 def expressions(folder: Path) -> Iterator[tuple[str, str]]:
     """Each panel's title and each rule's name, with its expression as Prometheus is asked."""
     for path in sorted((folder / "grafana").glob("*.json")):
@@ -98,72 +71,12 @@ def expressions(folder: Path) -> Iterator[tuple[str, str]]:
                 yield panel["title"], re.sub(r'=~"\$\w+"', '=~".*"', expr)
 
 
-def quickly(folder: Path, alertmanager_port: int, metrics_port: int) -> None:
-    """The generated configuration, with seconds for minutes, and the ports of this test."""
-    rules = folder / "prometheus" / "rules.yml"
-    rules.write_text(
-        re.sub(r'interval: "\w+"', 'interval: "1s"', rules.read_text(encoding="utf-8")), encoding="utf-8"
-    )
-    alerts = folder / "prometheus" / "alerts.yml"
-    alerts.write_text(
-        re.sub(r'for: "\w+"', 'for: "1s"', alerts.read_text(encoding="utf-8")), encoding="utf-8"
-    )
-    config = folder / "prometheus" / "prometheus.yml"
-    text = config.read_text(encoding="utf-8").replace('"15s"', '"500ms"').replace('"30s"', '"1s"')
-    config.write_text(text.replace("alertmanager:9093", f"127.0.0.1:{alertmanager_port}"), encoding="utf-8")
-    for target in (folder / "prometheus" / "targets").glob("*.yml"):
-        target.unlink()
-    (folder / "prometheus" / "targets" / "shop.yml").write_text(
-        f'- targets: ["127.0.0.1:{metrics_port}"]\n  labels: {{job: shop}}\n', encoding="utf-8"
-    )
-    routes = folder / "alertmanager" / "alertmanager.yml"
-    routes.write_text(
-        re.sub(r'group_(wait|interval): "\w+"', r'group_\1: "1s"', routes.read_text(encoding="utf-8")),
-        encoding="utf-8",
-    )
-
-
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
     """The service after a thousand questions, scraped, with rules and alerts as generated."""
-    folder = tmp_path_factory.mktemp("operations")
-    port, metrics, own, manager = (free_port() for _ in range(4))
-    with webhook() as hook, serving() as collector:
-        mine = folder / "thresholds.toml"
-        mine.write_text(f'[receivers]\npage = "{hook.url}"\n', encoding="utf-8")
-        write(limits.load(mine), folder)
-        quickly(folder, manager, metrics)
-        env = environment(
-            NEURONSCOPE_PROMETHEUS=f"127.0.0.1:{metrics}",
-            NEURONSCOPE_BASELINE=str(folder / "baseline.json"),
-            NEURONSCOPE_DRIFT_WINDOW="200",
-            NEURONSCOPE_CANARY_INTERVAL="2",
-            NEURONSCOPE_NSZ=str(folder / "recordings"),
-            NEURONSCOPE_NSZ_SAMPLE_PCT="100",
-            NEURONSCOPE_PROBES="blocks:summary,model.layers.0:full",
-            NEURONSCOPE_MAX_OVERHEAD_PCT="90",
-            OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT="span_only",
-            OTEL_SERVICE_NAME="shop",
-            OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
-            OTEL_METRICS_EXPORTER="none",
-            HF_HUB_OFFLINE="1",
-        )
-        env["PYTHONPATH"] += f":{ROOT}"
-        command = [sys.executable, "-m", "neuronscope", "run", str(ROOT / "tests/support/shop.py"), str(port)]
-        with (
-            running(command, folder / "shop.log", env),
-            alertmanager(folder / "alertmanager/alertmanager.yml", folder / "am", manager),
-            prometheus(folder / "prometheus/prometheus.yml", folder / "data", own) as server,
-        ):
-            found = Stack(folder, f"http://127.0.0.1:{port}", server, hook, collector)
-            eventually(
-                lambda: urllib.request.urlopen(f"{found.url}/openapi.json", timeout=5),
-                "the shop is open",
-                180,
-            )
-            found.post("/ask")
-            found.post("/learn?queries=1400")  # the baseline, and two windows to compare with it
-            yield found
+    with serving() as collector, shop_stack(tmp_path_factory.mktemp("operations"), collector.url) as found:
+        COLLECTORS[found.url] = collector
+        yield found
 
 
 def empty(stack: Stack) -> list[tuple[str, str]]:
@@ -263,16 +176,14 @@ def test_alertmanager_delivers_what_whoever_is_woken_needs(stack: Stack) -> None
     assert {a["labels"]["severity"] for a in stack.hook.alerts} == {"page"}
 
 
-def test_an_exemplar_leads_to_its_span(stack: Stack) -> None:
-    """A point of the latency panel: its trace is in the OTLP back end and in the recording, span and all."""
-    stack.post("/ask")
-    series = 'neuronscope_stage_duration_seconds_bucket{stage="first_chunk"}'
-    exemplar = eventually(lambda: stack.prometheus.exemplars(series), "an exemplar")[-1]
+def test_an_alert_leads_to_its_trace_and_to_the_recording(stack: Stack) -> None:
+    """Calls fail, an alert fires: the exemplar of its series is a span over OTLP and in the recording."""
+    exemplar = failing_call(stack)
 
     def exported() -> Any:
         return [
             span
-            for path, _, body in list(stack.collector.requests)
+            for path, _, body in list(COLLECTORS[stack.url].requests)
             if path.endswith("traces")
             for span in spans_in(body)
             if span.span_id.hex() == exemplar["span_id"]
@@ -281,17 +192,6 @@ def test_an_exemplar_leads_to_its_span(stack: Stack) -> None:
     (span,) = eventually(exported, "the span arrives over OTLP")
     assert span.trace_id.hex() == exemplar["trace_id"]
     assert span.name.startswith("chat ")
-
-    def recorded() -> Any:
-        done = subprocess.run(
-            [*VIEW, str(stack.folder / "recordings"), "--trace", exemplar["trace_id"], "--format", "json"],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-            env=environment(),
-        )
-        return exemplar["span_id"] in done.stdout and done.stdout
-
-    shown = eventually(recorded, "the span is in the recording")
-    assert "search" in shown or "retrieval" in shown
+    assert span.status.code == span.status.STATUS_CODE_ERROR
+    shown = eventually(lambda: recorded(stack, exemplar), "the span is in the recording")
+    assert '"error"' in shown.lower()

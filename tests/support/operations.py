@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.parse
@@ -12,10 +14,16 @@ import urllib.request
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any
+
+from collectors import free_port
+from neuronscope.dashboards import thresholds as limits
+from neuronscope.dashboards.build import write
+from programs import ROOT, environment
 
 PATIENCE_S = 90.0  # for what takes a second on an idle machine
 
@@ -149,3 +157,121 @@ def webhook() -> Generator[Webhook]:
         server.shutdown()
         thread.join(10)
         server.server_close()
+
+
+# --- the shop, with everything around it -------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Stack:
+    """Everything that runs."""
+
+    folder: Path
+    url: str
+    prometheus: Prometheus
+    hook: Webhook
+
+    def post(self, path: str) -> None:
+        request = urllib.request.Request(f"{self.url}{path}", method="POST", data=b"")
+        try:
+            urllib.request.urlopen(request, timeout=120).close()
+        except urllib.error.HTTPError as error:
+            if error.code != 500:
+                raise
+
+
+def quickly(folder: Path, alertmanager_port: int, metrics_port: int) -> None:
+    """The generated configuration, with seconds for minutes, and the ports of this test."""
+    rules = folder / "prometheus" / "rules.yml"
+    rules.write_text(
+        re.sub(r'interval: "\w+"', 'interval: "1s"', rules.read_text(encoding="utf-8")), encoding="utf-8"
+    )
+    alerts = folder / "prometheus" / "alerts.yml"
+    alerts.write_text(
+        re.sub(r'for: "\w+"', 'for: "1s"', alerts.read_text(encoding="utf-8")), encoding="utf-8"
+    )
+    config = folder / "prometheus" / "prometheus.yml"
+    text = config.read_text(encoding="utf-8").replace('"15s"', '"500ms"').replace('"30s"', '"1s"')
+    config.write_text(text.replace("alertmanager:9093", f"127.0.0.1:{alertmanager_port}"), encoding="utf-8")
+    for target in (folder / "prometheus" / "targets").glob("*.yml"):
+        target.unlink()
+    (folder / "prometheus" / "targets" / "shop.yml").write_text(
+        f'- targets: ["127.0.0.1:{metrics_port}"]\n  labels: {{job: shop}}\n', encoding="utf-8"
+    )
+    routes = folder / "alertmanager" / "alertmanager.yml"
+    routes.write_text(
+        re.sub(r'group_(wait|interval): "\w+"', r'group_\1: "1s"', routes.read_text(encoding="utf-8")),
+        encoding="utf-8",
+    )
+
+
+@contextmanager
+def shop_stack(folder: Path, otlp_url: str, **more: str) -> Generator[Stack]:
+    """`shop.py` after a thousand questions, scraped, with rules and alerts as generated."""
+    port, metrics, own, manager = (free_port() for _ in range(4))
+    with webhook() as hook:
+        mine = folder / "thresholds.toml"
+        mine.write_text(f'[receivers]\npage = "{hook.url}"\n', encoding="utf-8")
+        write(limits.load(mine), folder)
+        quickly(folder, manager, metrics)
+        settings = {
+            "NEURONSCOPE_PROMETHEUS": f"127.0.0.1:{metrics}",
+            "NEURONSCOPE_BASELINE": str(folder / "baseline.json"),
+            "NEURONSCOPE_DRIFT_WINDOW": "200",
+            "NEURONSCOPE_CANARY_INTERVAL": "2",
+            "NEURONSCOPE_NSZ": str(folder / "recordings"),
+            "NEURONSCOPE_NSZ_SAMPLE_PCT": "100",
+            "NEURONSCOPE_PROBES": "blocks:summary,model.layers.0:full",
+            "NEURONSCOPE_MAX_OVERHEAD_PCT": "90",
+            "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "span_only",
+            "OTEL_SERVICE_NAME": "shop",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": otlp_url,
+            "OTEL_METRICS_EXPORTER": "none",
+            "HF_HUB_OFFLINE": "1",
+        }
+        env = environment(**settings, **more)
+        env["PYTHONPATH"] += f":{ROOT}"
+        command = [sys.executable, "-m", "neuronscope", "run", str(ROOT / "tests/support/shop.py"), str(port)]
+        with (
+            running(command, folder / "shop.log", env),
+            alertmanager(folder / "alertmanager/alertmanager.yml", folder / "am", manager),
+            prometheus(folder / "prometheus/prometheus.yml", folder / "data", own) as server,
+        ):
+            found = Stack(folder, f"http://127.0.0.1:{port}", server, hook)
+            ready = partial(urllib.request.urlopen, f"{found.url}/openapi.json", timeout=5)
+            eventually(ready, "the shop is open", 200)
+            found.post("/ask")
+            found.post("/learn?queries=1400")  # the baseline, and two windows to compare with it
+            yield found
+
+
+def failing_call(stack: Stack) -> dict[str, str]:
+    """Make calls fail until the alert about it fires; the exemplar of one of them."""
+
+    def fires() -> bool:
+        for _ in range(10):
+            stack.post("/fault/provider")
+        alerts = stack.prometheus.api("alerts")["alerts"]
+        return any(
+            alert["labels"]["alertname"] == "NeuronscopeLlmErrors" and alert["state"] == "firing"
+            for alert in alerts
+        )
+
+    eventually(fires, "the alert about failing calls fires")
+    series = 'gen_ai_client_operation_duration_seconds_bucket{error_type!=""}'
+    exemplars: list[dict[str, str]] = eventually(lambda: stack.prometheus.exemplars(series), "an exemplar")
+    return exemplars[-1]
+
+
+def recorded(stack: Stack, exemplar: dict[str, str]) -> str:
+    """What the command on the dashboard shows of an exemplar's trace; empty while its span is not on disk."""
+    command = [sys.executable, "-m", "neuronscope", "view", str(stack.folder / "recordings")]
+    done = subprocess.run(
+        [*command, "--trace", exemplar["trace_id"], "--format", "json"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=environment(),
+    )
+    return done.stdout if exemplar["span_id"] in done.stdout else ""
