@@ -13,7 +13,7 @@ from tests.benchmarks import docs
 from tests.benchmarks.figures import RESULTS, Figure, Run, save
 
 # A group is a module `tests.benchmarks.NAME` with `figures(run: Run) -> Iterator[Figure]`.
-GROUPS: Final = ("calls", "governor", "interventions", "model", "nsz", "operations", "retrieval")
+GROUPS: Final = ("calls", "diagnosis", "governor", "interventions", "model", "nsz", "operations", "retrieval")
 
 
 def main() -> int:

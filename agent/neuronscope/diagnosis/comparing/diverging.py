@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -38,6 +38,9 @@ ROUNDING: Final[Mapping[str, float]] = {
 }
 _DEFAULT_ROUNDING: Final = 1e-3
 _DIGITS: Final = re.compile(r"(\d+)")
+
+
+SameInputs: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
 class How(StrEnum):
@@ -89,22 +92,29 @@ def order(layer: str) -> tuple[tuple[int, str | int], ...]:
 def changes(
     before: Mapping[LayerKey, LayerRows],
     after: Mapping[LayerKey, LayerRows],
-    same_inputs: Mapping[str, Mapping[str, str]],
+    same_inputs: SameInputs,
+    repeated: tuple[SameInputs, SameInputs] = ({}, {}),
 ) -> list[LayerChange]:
     """Every layer that both sides know, in the order of the model.
 
     Args:
         same_inputs: by model: traces of the earlier side with those of the later one that had the same input.
+        repeated: the same within each side: how far runs with one input are apart by themselves.
     """
     keys = sorted({*before} & {*after}, key=lambda key: (key[0], order(key[1]), key[2]))
-    found = (_change(key, before[key], after[key], same_inputs.get(key[0], {})) for key in keys)
+    found: list[LayerChange | None] = []
+    for key in keys:
+        sides = before[key], after[key]
+        noise = max(map(_rounding, sides))
+        for rows, twins in zip(sides, repeated, strict=True):
+            noise = max(noise, _repeat_noise(rows, twins.get(key[0], {})))
+        found.append(_change(key, *sides, same_inputs.get(key[0], {}), noise))
     return [item for item in found if item is not None]
 
 
 def _change(
-    key: LayerKey, before: LayerRows, after: LayerRows, same: Mapping[str, str]
+    key: LayerKey, before: LayerRows, after: LayerRows, same: Mapping[str, str], rounding: float
 ) -> LayerChange | None:
-    rounding = max(_rounding(before), _rounding(after))
     paired = _paired(key, before, after, same, rounding)
     if paired is not None:
         return paired
@@ -137,23 +147,13 @@ def _paired(
     key: LayerKey, before: LayerRows, after: LayerRows, same: Mapping[str, str], rounding: float
 ) -> LayerChange | None:
     """The same inputs on both sides: how far each run is from its twin."""
-    if not same or key[2] == "later":  # which of several steps were recorded may differ
+    if key[2] != "first":  # which of several steps were recorded may differ
         return None
-    later = dict(zip(after.traces, after.values, strict=True))
-    pairs = [
-        (values, later[twin])
-        for trace, values in zip(before.traces, before.values, strict=True)
-        if (twin := same.get(trace)) is not None and twin in later
-    ]
-    if len(pairs) < MIN_PAIRS:
+    pairs = _twins(before, after, same)
+    if pairs is None:
         return None
-    left, right = np.array([a for a, _ in pairs]), np.array([b for _, b in pairs])
-    good = np.isfinite(left[:, :4]).all(axis=1) & np.isfinite(right[:, :4]).all(axis=1)
-    left, right = left[good], right[good]
-    if len(left) < MIN_PAIRS:
-        return None
-    scale = np.maximum(left[:, RMS], 1e-12)
-    apart = np.max(np.abs(right[:, [MEAN, STD, RMS]] - left[:, [MEAN, STD, RMS]]), axis=1) / scale
+    left, right = pairs
+    apart = _apart(left, right)
     middle = np.median(left, axis=0), np.median(right, axis=0)
     return LayerChange(
         *key,
@@ -167,6 +167,34 @@ def _paired(
         float(middle[1][RMS]),
         paired=True,
     )
+
+
+def _twins(before: LayerRows, after: LayerRows, same: Mapping[str, str]) -> tuple[Floats, Floats] | None:
+    """Runs with the same input, row by row; None where there are too few."""
+    later = dict(zip(after.traces, after.values, strict=True))
+    pairs = [
+        (values, later[twin])
+        for trace, values in zip(before.traces, before.values, strict=True)
+        if (twin := same.get(trace)) is not None and twin in later
+    ]
+    if len(pairs) < MIN_PAIRS:
+        return None
+    left, right = np.array([a for a, _ in pairs]), np.array([b for _, b in pairs])
+    good = np.isfinite(left[:, :4]).all(axis=1) & np.isfinite(right[:, :4]).all(axis=1)
+    return (left[good], right[good]) if good.sum() >= MIN_PAIRS else None
+
+
+def _apart(left: Floats, right: Floats) -> Floats:
+    """Relative difference of each run and its twin."""
+    columns = [MEAN, STD, RMS]
+    apart: Floats = np.max(np.abs(right[:, columns] - left[:, columns]), axis=1)
+    return apart / np.maximum(left[:, RMS], 1e-12)
+
+
+def _repeat_noise(rows: LayerRows, same: Mapping[str, str]) -> float:
+    """How far runs of one side with the same input are apart: other batches, other kernels."""
+    pairs = _twins(rows, rows, same) if same else None
+    return 0.0 if pairs is None else float(np.quantile(_apart(*pairs), 0.75))
 
 
 def _finite_rows(rows: LayerRows) -> Floats:

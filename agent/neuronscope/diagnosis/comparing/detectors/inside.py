@@ -10,6 +10,7 @@ import numpy as np
 from neuronscope.diagnosis.comparing.case import FACT, PAIRED, TESTED, Case, cause, fact, groups
 from neuronscope.diagnosis.comparing.columns import Columns, LayerKey, LayerRows, Table
 from neuronscope.diagnosis.comparing.diverging import LayerChange, bad_runs, changes, dead, order
+from neuronscope.diagnosis.comparing.pairs import Rows
 from neuronscope.diagnosis.comparing.result import Cause, Evidence, Plot, Shape
 from neuronscope.diagnosis.kinds import Kind
 
@@ -238,9 +239,13 @@ def layer_changes(case: Case) -> list[LayerChange]:
     known: list[LayerChange] | None = case.memo.get("layers")
     if known is None:
         same = _same_inputs(case)
-        known = changes(case.before.layers, case.after.layers, same)
+        repeated = (
+            _repeats(case.before.calls, case.pairs.repeated_calls[0]),
+            _repeats(case.after.calls, case.pairs.repeated_calls[1]),
+        )
+        known = changes(case.before.layers, case.after.layers, same, repeated)
         models = {item.model for item in known}
-        more = changes(case.before.aggregated, case.after.aggregated, same)
+        more = changes(case.before.aggregated, case.after.aggregated, {})
         case.memo["layers"] = known = [*known, *(item for item in more if item.model not in models)]
     return known
 
@@ -282,6 +287,16 @@ def _same_inputs(case: Case) -> dict[str, dict[str, str]]:
             if (length := tokens[0].get((model, trace))) is not None
             and length == tokens[1].get((model, later))
         }
+    return found
+
+
+def _repeats(table: Table, rows: Rows) -> dict[str, dict[str, str]]:
+    """By model: traces of one side with later ones that had the same text."""
+    watched, names = table.labels("watched"), table.labels("trace")
+    found: dict[str, dict[str, str]] = {}
+    for row, later in rows:
+        if watched[row] and watched[row] == watched[later]:
+            found.setdefault(watched[row], {})[names[row]] = names[later]
     return found
 
 
