@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,16 +15,20 @@ from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.benchmarks.operations.child import MODELS, TENANTS, flood, own_models
+from tests.benchmarks.operations.child import Clock as Flood
 
 import fakelib
 import neuronscope as ns
 from neuronscope.engine import ENGINE
 from neuronscope.engine.cardinality import IDLE_S, OTHER, Cardinality, Sketch
 from neuronscope.engine.metrics import MAX_LABEL, MAX_SERIES, REVIEW_S, Aggregator, labels_of
+from neuronscope.engine.span_metrics import SpanMetrics
 from neuronscope.exceptions import ConfigError
 from neuronscope.signals import names
 from neuronscope.signals.records import HistogramValue
 from neuronscope.testing import InMemoryExporter
+from neuronscope_exporters.prometheus.page import MetricsPage
 
 PLACES = 3
 
@@ -178,6 +183,28 @@ def test_a_metric_is_bounded_though_labels_multiply() -> None:
     assert len(families[names.DRIFT_ACTIVE]) == MAX_SERIES
     assert metrics.total(names.TENANT_CALLS) == MAX_SERIES + 50
     assert metrics.total(names.SERIES_FOLDED) == 100
+
+
+@pytest.mark.timeout(300)
+def test_a_hundred_thousand_tenants_and_fifty_thousand_junk_models_fit_on_a_page() -> None:
+    """At most 1 MB, made in at most 100 ms of CPU; the models in use and the largest tenants are on it."""
+    clock = Flood()
+    aggregator = Aggregator(clock)
+    calls = flood(SpanMetrics(aggregator), clock)
+    assert aggregator.total(names.TENANT_CALLS) >= TENANTS
+    assert aggregator.total(names.OPERATION_DURATION) == calls
+    page = MetricsPage(aggregator.collect, {"service.name": "shop"})
+    for openmetrics in (False, True):
+        spent, text = list[int](), b""
+        for _ in range(5):
+            started = time.thread_time_ns()
+            text = page.text(openmetrics=openmetrics)
+            spent.append(time.thread_time_ns() - started)
+        assert len(text) <= 1_000_000
+        assert min(spent) <= 100_000_000
+        lines = text.decode().splitlines()
+        assert own_models(lines) == len(MODELS)
+        assert any('neuronscope_tenant="tenant-1"' in line for line in lines)
 
 
 def test_a_long_value_is_cut() -> None:

@@ -68,29 +68,19 @@ class Clock:
 
 
 def flood(metrics: SpanMetrics, clock: Clock) -> int:
-    """Every tenant and every junk name at least once, most calls from a few tenants to a few models."""
+    """Every tenant and every junk name once, and a quarter of all calls from few tenants to few models."""
     source = random.Random(3)
-    told = 0
-    tenants, junk = iter(range(TENANTS)), iter(range(JUNK))
-    for number in range(2 * (TENANTS + JUNK)):
+    regular = 0
+    for number in range(TENANTS):
         clock.now += 1_000_000
-        draw = source.random()
-        model = source.choice(MODELS)
-        if draw < 0.5:
+        junk = number % (TENANTS // JUNK) == 0
+        model = f"junk-{number:05d}-{source.getrandbits(32):08x}" if junk else source.choice(MODELS)
+        metrics.record(call(number, model, f"tenant-{1000 + number}"), None)
+        if number % 3 == 0:
             tenant = f"tenant-{int(source.paretovariate(0.8)) % 1000}"
-        else:
-            tenant = f"tenant-{next(tenants, 0)}"
-        if draw > 0.8:
-            model = f"junk-{next(junk, 0):05d}-{source.getrandbits(32):08x}"
-        metrics.record(call(number, model, tenant), None)
-        told += 1
-    for left in tenants:
-        metrics.record(call(left, MODELS[0], f"tenant-{left}"), None)
-        told += 1
-    for left in junk:
-        metrics.record(call(left, f"junk-{left}"), None)
-        told += 1
-    return told
+            metrics.record(call(number, source.choice(MODELS), tenant), None)
+            regular += 1
+    return TENANTS + regular
 
 
 def cost_us(metrics: SpanMetrics, records: Sequence[SpanRecord], rounds: int) -> float:
