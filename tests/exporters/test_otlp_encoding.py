@@ -44,7 +44,7 @@ from neuronscope.signals.records import (
 from neuronscope_exporters.otlp.encode_logs import LogEncoder
 from neuronscope_exporters.otlp.encode_metrics import MetricEncoder
 from neuronscope_exporters.otlp.encode_spans import SpanEncoder
-from neuronscope_exporters.otlp.requests import Payload
+from neuronscope_exporters.otlp.requests import SLICE, Payload
 
 RESOURCE: dict[str, Any] = {"service.name": "svc", "process.pid": 7}
 
@@ -375,13 +375,13 @@ def test_joined_requests_are_one_request(encoder: SpanEncoder) -> None:
     assert [span.name for span in spans_of(iter([joined]))] == ["a", "b"]
 
 
-def test_encoding_pauses_every_sixteen_spans(lost: Losses) -> None:
+def test_encoding_pauses_after_each_slice(lost: Losses) -> None:
     """Other threads get the GIL between slices."""
     pauses: list[int] = []
     encoder = SpanEncoder(lost, pause=lambda: pauses.append(1))
-    list(encoder.encode(RESOURCE, [record()] * 15))
+    list(encoder.encode(RESOURCE, [record()] * (SLICE - 1)))
     assert not pauses
-    list(encoder.encode(RESOURCE, [record()] * 64))
+    list(encoder.encode(RESOURCE, [record()] * (4 * SLICE)))
     assert len(pauses) == 4
 
 

@@ -24,6 +24,7 @@ from neuronscope.engine.calls import Calls, ModelWatcher
 from neuronscope.engine.cardinality import Cardinality
 from neuronscope.engine.content import ContentPolicy, Redactor
 from neuronscope.engine.events import Events
+from neuronscope.engine.filling import set_attributes
 from neuronscope.engine.finish import light_record, query_events, read_attributes, sdk_record
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.intake import SPAN_BYTES
@@ -304,8 +305,8 @@ class Engine(Calls):
             held: Attributes = getattr(foreign, "attributes", None) or {}
             own = span.own or {}
             told = own if len(held) >= len(own) else {}
-            foreign.set_attributes(
-                {key: value for key, value in masked.items() if told.get(key) is not value}
+            set_attributes(
+                foreign, {key: value for key, value in masked.items() if told.get(key) is not value}
             )
             if names.ERROR_TYPE in masked:
                 foreign.set_status(trace.StatusCode.ERROR)

@@ -19,6 +19,8 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import SpanContext
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from neuronscope.engine.current import attach, detach
+
 R = TypeVar("R")
 # Releases of OpenTelemetry's instrumentations look for the plain words, or for keys that the API makes
 # unique; the SDK sets only the latter while it exports.
@@ -33,11 +35,11 @@ _SUPPRESSED: Final = dict.fromkeys(SUPPRESSING, True)
 
 def unobserved(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     """Call code of the service's own from ours (a sampler, a processor): what it calls is not observed."""
-    token = otel_context.attach(suppressed(otel_context.get_current()))
+    token = attach(suppressed(otel_context.get_current()))
     try:
         return function(*args, **kwargs)
     finally:
-        otel_context.detach(token)
+        detach(token)
 
 
 def suppressed(context: otel_context.Context) -> otel_context.Context:

@@ -110,6 +110,7 @@ def stand_aside(theirs: Any, ours: LightSpan) -> None:
 
 
 _OUR_PROCESSORS: Final = (_Intake, _Watcher)
+_NONE: Final = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 
 
 def takes_in(span: Any) -> bool:
@@ -140,6 +141,8 @@ class Pipeline:
         self.samples_all = False
         self._tracers: dict[tuple[int, str], trace.Tracer] = {}
         self.left_out = LeftOut()
+        self._seen: object = None  # the processors that were looked at last, and are they the service's?
+        self._theirs = False
 
     @property
     def own(self) -> TracerProvider:
@@ -169,7 +172,7 @@ class Pipeline:
         provider: Any = trace.get_tracer_provider()
         if provider is self._own:
             return None if len(self._own_processors._span_processors) == 1 else self._own
-        if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        if isinstance(provider, _NONE):
             if self._settings.set_global_provider and isinstance(provider, trace.ProxyTracerProvider):
                 trace.set_tracer_provider(self.own)
             return None
@@ -177,12 +180,12 @@ class Pipeline:
         if processors is None:
             other: trace.TracerProvider = provider  # not the SDK's: what it does is the service's choice
             return other
-        for processor in processors:
+        if processors is not self._seen:  # a new tuple whenever one is added
             # Whose processor decides, not whose provider: an earlier platform's may still be the global one.
-            if type(processor) not in _OUR_PROCESSORS:
-                theirs: trace.TracerProvider = provider
-                return theirs
-        return None
+            self._theirs = any(type(processor) not in _OUR_PROCESSORS for processor in processors)
+            self._seen = processors
+        theirs: trace.TracerProvider = provider
+        return theirs if self._theirs else None
 
     def _watch(self, provider: Any) -> None:
         """See what other instrumentors make in this pipeline; once."""
