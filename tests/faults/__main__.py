@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from itertools import chain
 from pathlib import Path
 
 from neuronscope.engine.guard import GUARD
@@ -47,7 +48,7 @@ def _compared(folder: Path, asked: argparse.Namespace) -> None:
     with Studio() as studio:
         scoring = Scoring(studio, folder)
         print(f"{'change':36} {'seed':>4} {'place':>5} {'s':>5}  causes named")
-        for outcome in (*scoring.faults(range(asked.seeds), chosen), *scoring.controls(asked.controls)):
+        for outcome in chain(scoring.faults(range(asked.seeds), chosen), scoring.controls(asked.controls)):
             outcomes.append(outcome)
             place = "right" if outcome.right else outcome.rank or "wrong"
             kinds = ", ".join(outcome.kinds) or "no change"

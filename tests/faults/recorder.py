@@ -93,9 +93,12 @@ def _other_work(processes: int) -> Generator[None]:
 @contextmanager
 def _installed(versions: Mapping[str, str]) -> Generator[None]:
     """Have the agent read other versions of libraries."""
-    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        return versions.get(name) or importlib.metadata.version(name)
+
     environment.environment.cache_clear()
-    with patch.object(environment, "version", lambda name: versions.get(name) or real(name)):
+    with patch.object(environment, "version", version):
         yield
     environment.environment.cache_clear()
 

@@ -57,7 +57,8 @@ def incident(tmp_path_factory: pytest.TempPathFactory) -> Incident:
                 page = service.measured()
     slow = [found for found in BUCKET.finditer(page) if found["trace"] and float(found["value"]) > SLOW_S / 2]
     assert slow, page
-    return Incident(folder, *windows, slow[-1]["trace"])
+    good, bad = windows
+    return Incident(folder, good, bad, slow[-1]["trace"])
 
 
 def commands(language: str = "sh") -> list[str]:

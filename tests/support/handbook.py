@@ -6,7 +6,7 @@ import http.client
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Handbook:
 
 
 @contextmanager
-def handbook(folder: Path, provider: str, **env: str) -> Iterator[Handbook]:
+def handbook(folder: Path, provider: str, **env: str) -> Generator[Handbook]:
     """``neuronscope run --nsz recordings/ python service.py``, until the block ends.
 
     Args:

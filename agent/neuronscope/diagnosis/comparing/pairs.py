@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
@@ -120,11 +120,10 @@ def _trusted(rows: Rows, keys: tuple[list[Hashable], list[Hashable]]) -> Rows:
 
 def _size(key: Hashable) -> Hashable:
     """All of a text's key but its checksum."""
-    if not isinstance(key, tuple):
-        return key
-    if key and isinstance(key[0], tuple):  # a search: (checksum, length), and whether it was filtered
-        return (key[0][1:], *key[1:])
-    return (key[0], *key[2:])  # a call: its kind, checksum, length and route
+    parts = cast("tuple[Any, ...]", key)
+    if isinstance(parts[0], tuple):  # a search: (checksum, length), and whether it was filtered
+        return (parts[0][1], *parts[1:])
+    return (parts[0], *parts[2:])  # a call: its kind, checksum, length and route
 
 
 def _first(keys: Iterable[Hashable]) -> dict[Hashable, int]:
