@@ -111,7 +111,9 @@ def _leave(joined: _Joined, scope: Recording, ref: weakref.ref[Any], adapter: Ba
         return  # the scope was about another model
     if isinstance(adapter, ObservingBackend):
         call = scope.root.model_call = call or ModelCall(joined.name)
-        call.watched.update(adapter.not_visited(model, [joined.name], ()))
+        for name, why in adapter.not_visited(model, [joined.name], ()).items():
+            if why != "not run" or name not in call.watched:  # models may share a name
+                call.watched[name] = why
 
 
 MEMBERS: Final = _Members()

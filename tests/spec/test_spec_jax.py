@@ -12,6 +12,7 @@ import pytest
 from flax import linen as nn
 
 import neuronscope as ns
+from neuronscope import joining
 from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity
 
@@ -30,6 +31,12 @@ class TransformerBlock(nn.Module):
 # flax 0.12 warns of the layer that the specification uses.
 pytestmark = pytest.mark.filterwarnings("ignore:SelfAttention will be deprecated soon:DeprecationWarning")
 LAYERS = ["Dense_0", "LayerNorm_0", "SelfAttention_0"]
+
+
+@pytest.fixture(autouse=True)
+def no_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What scopes watch is part of the key of compiled code: models of other tests would come and go."""
+    monkeypatch.setattr(joining.MEMBERS, "_models", {})
 
 
 def test_the_jax_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,11 @@ from neuronscope_instrumentation.jax.statistics import measure
 COMPILED: Final = "compiled"
 MAPPED: Final = "mapped"
 SHARDED: Final = "sharded"
+STRANGE: Final = "inside a transformation that cannot show it"
+# JAX's transformations that let effects pass.  Others (`jet`, `sparsify`) would stop at the primitive.
+_KNOWN: Final = frozenset({
+    "DynamicJaxprTracer", "JaxprTracer", "BatchTracer", "JVPTracer", "LinearizeTracer", "ShardMapTracer",
+})  # fmt: skip
 
 
 class Tap(NamedTuple):
@@ -55,10 +60,17 @@ def show(handle: Handle, path: str, output: Any) -> None:
     session = sessions.current()
     if session is None:
         handle.told["another thread"] = None
+    elif not passes(array):
+        handle.told[STRANGE] = None
     elif (detail := session.detail(handle, path)) is not None:
         axes = tuple(str(name) for name in jax.sharding.get_abstract_mesh().manual_axes)
         tap = Tap(session.lane, handle.token, path, detail, axes)
         cast(Any, OBSERVE).bind(array, tap=tap)
+
+
+def passes(value: Any) -> bool:
+    """Can the value's transformation, if it is in one, show layers?"""
+    return not isinstance(value, jax.core.Tracer) or type(value).__name__ in _KNOWN
 
 
 def observes(program: Any) -> bool:

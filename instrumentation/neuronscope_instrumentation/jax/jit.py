@@ -49,9 +49,10 @@ class _Here(threading.local):
 
 
 _here: Final = _Here()
+_NONE: Final = frozenset[int]()
 _failed: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-# Which models a function runs, and for which key that was found out.
-_models: Final[weakref.WeakKeyDictionary[Any, tuple[frozenset[int], Key | None]]] = (
+# Which models a function was seen to run, and for which keys of a thread it was traced.
+_models: Final[weakref.WeakKeyDictionary[Any, tuple[frozenset[int], frozenset[Key]]]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -108,6 +109,9 @@ def _trace(
     if fun in _failed:
         session.tell(FAILED)
         return _under(None, infer, fun, info, args, kwargs), None, True
+    if not all(map(emission.passes, jax.tree_util.tree_leaves((args, kwargs)))):
+        session.tell(emission.STRANGE)
+        return _under(None, infer, fun, info, args, kwargs), None, True
     whole: Key = CONTEXT.value
     key, missed = _key_of(whole, fun), session.missed
     try:
@@ -120,8 +124,10 @@ def _trace(
         _give_up(session, fun, error)
         return plain, None, True
     program = found[0].params["jaxpr"]
-    if key == whole and (fun not in _models or session.missed != missed):
-        _models[fun] = emission.shown(program), whole
+    models, keys = _models.get(fun, (_NONE, frozenset[Key]()))
+    if key == whole and whole not in keys:
+        # Only ever more models: what was traced for fewer is kept by JAX, and must not be found again.
+        _models[fun] = models | emission.shown(program), keys | {whole}
     if emission.observes(program) or key is None:
         return found, key, False
     return _under(None, infer, fun, info, args, kwargs), None, False
@@ -129,8 +135,8 @@ def _trace(
 
 def _key_of(whole: Key, fun: Any) -> Key | None:
     """The key for a function: without models that it does not run, so that they do not matter to it."""
-    models, first = _models.get(fun, (None, None))
-    return whole if models is None or whole == first else whole.of(models)
+    models, keys = _models.get(fun, (_NONE, None))
+    return whole if keys is None or whole in keys else whole.of(models)
 
 
 def _run(traced: Any, flat: Any, fun: Any, args: Any, kwargs: Any) -> Any:

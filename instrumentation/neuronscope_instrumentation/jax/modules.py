@@ -19,6 +19,7 @@ from neuronscope_instrumentation.jax.models import Handle
 from neuronscope_instrumentation.jax.structure import EQUINOX, NNX
 
 CALL: Final = "__call__"
+ALIKE: Final = "compiled code that another model of its structure shares"
 _originals: Final[dict[type, Any]] = {}
 
 
@@ -66,12 +67,13 @@ def _find(module: Any) -> Frame:
         if path is not None:
             return Frame(module, handle, path)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(module)):
-        for handle in handles:
-            path = _place(handle, module)
-            if path is not None:
-                below = [node for node in structure.walk(module) if node.path]
-                inside = {id(node.module): structure.join(path, node.path) for node in below}
-                return Frame(module, handle, path, inside)
+        places = [(handle, path) for handle in handles if (path := _place(handle, module)) is not None]
+        for handle, path in places[:1]:
+            for other, _ in places[1:]:
+                other.told[ALIKE] = None
+            below = [node for node in structure.walk(module) if node.path]
+            inside = {id(node.module): structure.join(path, node.path) for node in below}
+            return Frame(module, handle, path, inside)
     return Frame(module)
 
 
