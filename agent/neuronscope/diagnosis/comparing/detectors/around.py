@@ -89,11 +89,12 @@ def traffic_changed(case: Case) -> Iterator[Cause]:
 
 def _rate(side: Columns) -> float:
     """Traces a second, by the middle of their times: pauses at the ends do not count."""
-    starts = np.sort(np.concatenate((side.requests.number("start"), side.calls.number("start")[:0])))
+    starts = np.sort(side.requests.number("start"))
     if starts.size < 50:
         return 0.0
     low, high = starts[starts.size // 10], starts[-1 - starts.size // 10]
-    return float(0.8 * starts.size / (high - low)) if high - low >= LONG_S else 0.0
+    stands_for = side.weight / starts.size if side.sampled else 1.0
+    return float(0.8 * starts.size * stands_for / (high - low)) if high - low >= LONG_S else 0.0
 
 
 def environment_changed(case: Case) -> Iterator[Cause]:
