@@ -127,6 +127,38 @@ def test_a_value_that_comes_back_goes_on_where_it_was() -> None:
     assert routes.counts()[lost] == 8
 
 
+def test_a_counter_that_was_looked_up_before_it_was_retired_loses_nothing() -> None:
+    """Whoever holds it counts once more: neither that nor what was counted before is lost."""
+    clock = Clock()
+    metrics = Aggregator(clock, Cardinality(1))
+    (first, second) = (((names.TENANT, name),) for name in ("a", "b"))
+    metrics.add(names.TENANT_CALLS, 5, first)
+    counter, own = metrics.counter(names.TENANT_CALLS, first)
+    assert own
+    for _ in range(30):
+        metrics.add(names.TENANT_CALLS, 1, second)
+    clock.wait(REVIEW_S)
+    metrics.collect()
+    metrics.add(names.TENANT_CALLS, 1, second)
+    counts, labels = counter
+    counts[labels] = counts.get(labels, 0) + 1
+
+    def told() -> dict[str, Any]:
+        return {
+            point.labels[0][1]: point.value
+            for family in metrics.collect().families
+            if family.metric is names.TENANT_CALLS
+            for point in family.points
+        }
+
+    expected = {"a": 6, "b": 1, OTHER: 30}
+    assert told() == expected
+    for _ in range(40):
+        metrics.add(names.TENANT_CALLS, 1, ((names.TENANT, "c"),))
+    clock.wait(REVIEW_S)
+    assert told() == {**expected, OTHER: 70}
+
+
 def test_a_flood_of_values_seen_once_costs_no_place() -> None:
     """Junk passes by; and a real value that comes only after it still gets one."""
     routes, source = Routes(), random.Random(5)

@@ -199,17 +199,8 @@ class Aggregator:
             if now >= self._review_at:
                 self._review(now)
             families = [
-                MetricFamily(
-                    metric,
-                    [
-                        *(MetricPoint(labels, value) for labels, value in series.items()),
-                        *(
-                            MetricPoint(labels, n)
-                            for labels, (n, _) in self._retired_numbers.get(metric, {}).items()
-                        ),
-                    ],
-                )
-                for metric, series in self._numbers.items()
+                MetricFamily(metric, [MetricPoint(*item) for item in self._all_numbers(metric).items()])
+                for metric in self._numbers
             ]
             families += [
                 MetricFamily(
@@ -234,8 +225,17 @@ class Aggregator:
             if metric.instrument is Instrument.HISTOGRAM:
                 gone = sum(h.count for h, _ in self._retired_histograms.get(metric, {}).values())
                 return gone + sum(h.count for h in self._histograms.get(metric, {}).values())
-            stale = sum(value for value, _ in self._retired_numbers.get(metric, {}).values())
-            return stale + sum(self._numbers.get(metric, {}).values())
+            return sum(self._all_numbers(metric).values())
+
+    def _all_numbers(self, metric: Metric) -> dict[Labels, float]:
+        """Series that grow, and those that do not any more.
+
+        A counter can be both for a moment: whoever looked it up before it was retired counts in it once more.
+        """
+        found = dict(self._numbers.get(metric, {}))
+        for labels, (value, _) in self._retired_numbers.get(metric, {}).items():
+            found[labels] = found.get(labels, 0) + value
+        return found
 
     # --- how many series; the lock is held --------------------------------------------------------------
     def _admit(
@@ -264,6 +264,10 @@ class Aggregator:
         self._review_at = now + int(REVIEW_S * 1e9)
         if self._values.review(self._sightings(), now):
             self.generation += 1
+            for metric, old in self._retired_numbers.items():
+                series = self._numbers[metric]
+                for labels in series.keys() & old.keys():  # see `_all_numbers`
+                    old[labels] = old[labels][0] + series.pop(labels), now
             self._exchange(self._numbers, self._retired_numbers, now)
             self._exchange(self._histograms, self._retired_histograms, now)
         self._drop_idle(self._retired_numbers, now)
