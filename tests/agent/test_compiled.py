@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
+import gc
+import importlib.util
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +25,10 @@ from neuronscope.engine import content, facts, histogram, ids, opening, seam, si
 from neuronscope.governor.purse import Purse
 from neuronscope.settings import Settings
 from neuronscope.signals import names
+from neuronscope_exporters.otlp.attributes import TWINS
 from neuronscope_instrumentation.common import fields
 
+ROOT = Path(__file__).resolve().parents[2]
 NATIVE: Any = compiled.MODULE
 everything = settings(max_examples=200, deadline=None, database=None, derandomize=True)
 
@@ -117,6 +123,51 @@ def test_here_everything_is_compiled() -> None:
     """Else `python hatch_build.py` is due; a function without its twin would be found by nobody."""
     assert compiled.MODULE is not None, compiled.WHY_NOT
     assert compiled.describe() == "compiled"
+
+
+def test_the_module_is_compiled_from_these_sources() -> None:
+    """Else `python hatch_build.py` is due."""
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.NATIVE.digest() == NATIVE.DIGEST
+
+
+def test_memory_does_not_grow() -> None:
+    """No reference is kept: thousands of calls of each kind."""
+    policy = content.ContentPolicy(Settings())
+    attributes = {"gen_ai.request.model": "m", "é": "ü", "url.full": "x?y", "n": 1 << 70, "list": ["a", 1.5]}
+    model = Model(id="a", model=3, **{"more": "x"})
+    read = NATIVE.make_fields(fields.fields_in_python)
+    series = NATIVE.Series((1.0,), [0, 0], [None, None])
+    rows: dict[Any, Any] = {(None, None): [None, series, "n", ({}, ())]}
+
+    def everything_once() -> None:
+        policy.apply(attributes)
+        NATIVE.attributes_bytes(attributes)
+        NATIVE.encode_attributes(attributes, 10, TWINS)
+        NATIVE.pick(read(model), _table)
+        NATIVE.subset(attributes, frozenset({"n"}))
+        NATIVE.fill_known(rows, ("a", "b"), {}, 0.5, (1, 2), 3)
+        NATIVE.arguments(("a", "b"), 1, (1, 2, 3), {"c": 4})
+        NATIVE.with_item(Context, {"a": 1}, "b", 2)
+        NATIVE.split_ids(1 << 190)
+        outcome(NATIVE.pick, attributes, "nonsense")
+        outcome(NATIVE.fill_known, rows, ("a", "b"), {}, "no number", 1, 3)
+
+    for _ in range(2_000):
+        everything_once()
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(5_000):
+        everything_once()
+    gc.collect()
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert after - before < 100_000  # one leaked object a call would be 280 kB or more
 
 
 @everything

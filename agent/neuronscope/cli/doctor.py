@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
+from neuronscope import compiled
 from neuronscope._version import __version__
 from neuronscope.doctor import LibraryReport, examine_exports, examine_library, library_names
 from neuronscope.doctor.exports import first_calls
 from neuronscope.exporters import Examination
 from neuronscope.settings import Settings
+from neuronscope.summaries import kernel
 
 MARKS = {True: "ok  ", False: "FAIL"}
 SHOWN = 6
@@ -61,6 +63,8 @@ def doctor(
     if form == "json":
         told = {
             "version": __version__,
+            "engine_code": compiled.describe(),
+            "tensor_summaries": kernel.describe(),
             "libraries": [asdict(report) for report in reports],
             "exports": [asdict(examination) for examination in exports],
         }
@@ -77,6 +81,7 @@ def _lines(
     settings: Settings, reports: Sequence[LibraryReport], exports: Iterable[Examination], *, everything: bool
 ) -> Iterator[str]:
     yield f"neuronscope {__version__}, Python {sys.version.split()[0]}"
+    yield f"engine code: {compiled.describe()}; tensor summaries: {kernel.describe()}"
     if not settings.enabled:
         yield "FAIL  NEURONSCOPE_ENABLED is false: nothing is observed."
     content = settings.capture_content
