@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import Counter
@@ -176,12 +177,23 @@ class ModelCall:
             if self.generates and last > first:
                 attributes[names.MODEL_DECODE] = (last - first) / 1e9
                 attributes[names.MODEL_DECODE_RATE] = (len(self.root_ends) - 1) / ((last - first) / 1e9)
+                attributes |= self._steps()
         if self.records or self.missed:
             attributes |= self._layer_attributes()
         never = sorted(f"{layer}: {why}" for layer, why in self._not_visited().items())
         if never:
             attributes[names.LAYERS_NOT_VISITED] = never
         return attributes
+
+    def _steps(self) -> dict[str, Any]:
+        """How even the steps of the decoding were: one token each."""
+        took = [(end - start) / 1e9 for start, end in itertools.pairwise(self.root_ends)]
+        slowest = max(took)
+        return {
+            names.MODEL_STEP_MEDIAN: sorted(took)[len(took) // 2],
+            names.MODEL_STEP_MAX: slowest,
+            names.MODEL_STEP_SLOWEST: took.index(slowest) + 1,
+        }
 
     def _layer_attributes(self) -> dict[str, Any]:
         shown = list(self.layers.items())[:MAX_AGGREGATED]

@@ -151,7 +151,8 @@ def instrument(*names: str) -> None:
             _observe_everything(name)
         return
     for name in registry.client_names():
-        if name not in settings.disable:
+        entry = registry.CLIENTS.get(name)
+        if name not in settings.disable and not (entry is not None and entry.on_request):
             # One adapter that fails must not cost the others.
             GUARD.call(f"instrument.{name}", _observe_everything, name)
 

@@ -64,6 +64,13 @@ def cross_encoder(folder: Path, labels: int = 1) -> CrossEncoder:
     return model
 
 
+def tokenizer(folder: Path) -> Any:
+    """A tokenizer whose vocabulary is `WORDS`."""
+    _save_tokenizer(folder)
+    load: Any = PreTrainedTokenizerFast  # untyped
+    return load.from_pretrained(folder)
+
+
 def _save_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

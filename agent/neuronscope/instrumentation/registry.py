@@ -24,11 +24,13 @@ class Entry:
         target: ``"module:OBJECT"``.
         distribution: what it observes, as installed by pip.
         extra: NeuronScope's extra that installs it.
+        on_request: ``"all"`` leaves it out: it is observed only where it is named.
     """
 
     target: str
     distribution: str
     extra: str | None = None
+    on_request: bool = False
 
     def load(self) -> Any:
         """Import the adapter."""
@@ -73,6 +75,13 @@ CLIENTS: Final[dict[str, Entry]] = {
     ),
     "transformers": Entry(
         "neuronscope_instrumentation.transformers:TRANSFORMERS", "transformers", "transformers"
+    ),
+    "continuous_batching": Entry(
+        "neuronscope_instrumentation.transformers:BATCHING", "transformers", "transformers"
+    ),
+    "pipelines": Entry("neuronscope_instrumentation.transformers:PIPELINES", "transformers", "transformers"),
+    "tokenizers": Entry(
+        "neuronscope_instrumentation.transformers:TOKENIZERS", "transformers", "transformers", on_request=True
     ),
     "onnxruntime": Entry("neuronscope_instrumentation.onnxruntime:ONNXRUNTIME", "onnxruntime", "onnxruntime"),
 }

@@ -375,6 +375,22 @@ MODEL_PREFILL: Final = _attribute("neuronscope.model.prefill.duration", "double"
 MODEL_DECODE: Final = _attribute("neuronscope.model.decode.duration", "double", "Seconds of decoding.")
 MODEL_DECODE_RATE: Final = _attribute("neuronscope.model.decode.tokens_per_second", "double", "Decode speed.")
 MODEL_BATCH: Final = _attribute("neuronscope.model.batch_size", "int", "Rows of the model call.")
+MODEL_STEP_MEDIAN: Final = _attribute(
+    "neuronscope.model.decode.step.median", "double", "Seconds of a generation's median step after its prefill."
+)
+MODEL_STEP_MAX: Final = _attribute(
+    "neuronscope.model.decode.step.max", "double", "Seconds of its slowest step after the prefill."
+)
+MODEL_STEP_SLOWEST: Final = _attribute(
+    "neuronscope.model.decode.step.slowest", "int", "Which that is, from 1."
+)
+GENERATION_CONFIG: Final = _attribute(
+    "neuronscope.generation.config.fingerprint", "string", "Of the generation settings in force."
+)
+PIPELINE_TASK: Final = _attribute("neuronscope.pipeline.task", "string", "What a pipeline is for.")
+TOKENIZER_TOKENS: Final = _attribute(
+    "neuronscope.tokenizer.tokens", "int", "Tokens that a tokenizer made or read, without padding it made."
+)
 MODEL_FINGERPRINT: Final = _attribute(
     "neuronscope.model.fingerprint", "string", "Of the file that the model was loaded from."
 )

@@ -1,9 +1,9 @@
 """transformers: `generate`, a language model in this process, and `transformers serve`'s inference thread.
 
 Sequential `generate` is what `transformers serve` does unless it is started with
-``--continuous-batching``; that path schedules tokens of many requests itself, never calls `generate`,
-and is not observed yet.  The prompt and the answer are never read: only shapes, and of sequences on
-the host where they end.
+``--continuous-batching``; that path schedules tokens of many requests itself and never calls `generate`:
+see `batching`.  The prompt and the answer are never read: only shapes, and of sequences on the host where
+they end.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from neuronscope.fingerprints import fingerprint
 from neuronscope.instrumentation import (
     ClientIntegration,
     Endpoint,
@@ -69,7 +70,12 @@ def _snapshot(instance: Any, arguments: dict[str, Any], _content: bool) -> Snaps
 
     options = {name: option(instance, arguments, name) for name in (*_SAMPLING, *_OTHERS)}
     prompt = read_prompt(instance, arguments, options)
-    kept = {"options": options, "prompt": prompt, "streamed": arguments.get("streamer") is not None}
+    kept = {
+        "config": read_config(instance, arguments),
+        "options": options,
+        "prompt": prompt,
+        "streamed": arguments.get("streamer") is not None,
+    }
     # The result is read against this prompt: its length, its limit, its end.
     endpoint = Endpoint(
         operation=Operation.TEXT_COMPLETION,
@@ -86,6 +92,37 @@ def option(instance: Any, arguments: Mapping[str, Any], name: str) -> Any:
         if value is None:
             value = getattr(source, name, None)
     return value
+
+
+def read_config(instance: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The generation configuration in force: the call's over the given one's, else the model's."""
+    given = arguments.get("generation_config")
+    config: Any = given if given is not None else getattr(instance, "generation_config", None)
+    settings: dict[str, Any] = dict(getattr(config, "__dict__", {}))
+    settings.update({key: value for key, value in arguments.items() if key in settings})
+    return settings
+
+
+def config_fingerprint(settings: Mapping[str, Any]) -> str:
+    """A fingerprint of a configuration: equal settings, equal fingerprint, whichever way they were given."""
+    return fingerprint(
+        {
+            key: _plain(value)
+            for key, value in settings.items()
+            if value is not None and not key.startswith("_") and key != "transformers_version"
+        }
+    )
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in cast("Sequence[Any]", value)]
+    if isinstance(value, Mapping):
+        items: Any = cast(Any, value).items()
+        return {str(key): _plain(each) for key, each in items}
+    return type(value).__qualname__  # a callable, a tensor: told apart by its kind alone
 
 
 def read_prompt(instance: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Prompt:
@@ -180,7 +217,10 @@ def read_request(kept: Mapping[str, Any], _content: bool) -> Request:
         choice_count=options["num_return_sequences"],
         stop_sequences=[stops] if isinstance(stops, str) else stops,
         stream=kept["streamed"] or None,
-        extra={names.MODEL_BATCH: prompt.rows} if prompt.rows is not None else {},
+        extra={
+            names.GENERATION_CONFIG: config_fingerprint(kept["config"]),
+            **({names.MODEL_BATCH: prompt.rows} if prompt.rows is not None else {}),
+        },
     )
 
 
