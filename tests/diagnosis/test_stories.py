@@ -12,6 +12,7 @@ import comparisons
 from neuronscope.diagnosis.comparing.result import Cause, Comparison, Verdict
 from neuronscope.diagnosis.kinds import Kind, Stage
 from neuronscope.diagnosis.stories import html, markdown, words
+from neuronscope.diagnosis.stories.headlines import HEADLINES
 from strange import HOSTILE
 
 _STRUCTURE = (
@@ -55,6 +56,7 @@ def test_the_story_says_what_changed_where_how_sure_and_what_it_explains() -> No
     """In this order, before any evidence."""
     text = seen(html(comparisons.swapped()))
     wanted = (
+        "The embedder changed. A second cause was found.",
         "all-MiniLM-L6-v2 gives other vectors",
         "in the embedder",
         "practically certain (more than 99 %), from 1 recorded fact and 2 statistical tests",
@@ -78,7 +80,7 @@ def test_no_change_says_what_would_have_been_seen() -> None:
     """The power of the comparison is the answer."""
     for told in (seen(html(comparisons.unchanged())), markdown(comparisons.unchanged())):
         assert "Nothing changed that these recordings could show." in told
-        assert "best score of a search: a change of 0.08" in told
+        assert "best score of a search: a shift of 8.0 % of the values" in told
 
 
 @pytest.mark.parametrize("verdict", [Verdict.UNKNOWN, Verdict.INSUFFICIENT, Verdict.CHANGED])
@@ -97,6 +99,7 @@ def test_every_stage_has_words_and_a_place_on_the_path() -> None:
         assert page.count('<li class="changed">') == 1, kind
         assert f"in {words.PLACES[cause.stage]}" in page
     assert set(words.PLACES) == set(Stage)
+    assert set(HEADLINES) == set(Kind)
 
 
 def test_nothing_of_a_recording_becomes_markup() -> None:
@@ -144,7 +147,7 @@ def test_a_page_is_small_and_asks_for_nothing() -> None:
         (3.2e-5, "s", "32 µs"),
         (184.0, "s", "3.07 min"),
         (1234.0, "{token}", "1,234 token"),
-        (0.25, "1", "0.25"),
+        (0.25, "1", "25 %"),
         (float("nan"), "1", "NaN"),
         (float("-inf"), "s", "-∞"),
         (5e-9, "", "5.00e-09"),

@@ -108,8 +108,9 @@ def _follows(found: Comparison) -> str:
     if not found.consequences:
         return ""
     cards = "".join(_cause(found, cause, None) for cause in found.consequences)
+    opened = " open" if len(found.consequences) <= 2 else ""
     return (
-        f'<details class="fold"><summary>What follows from that ({len(found.consequences)})</summary>'
+        f'<details class="fold"{opened}><summary>What follows from that ({len(found.consequences)})</summary>'
         f"{cards}</details>"
     )
 
@@ -130,12 +131,15 @@ def _story(found: Comparison) -> str:
         if others:
             rows.append(("Also", ", ".join(others)))
     elif found.verdict is Verdict.NO_CHANGE and found.power:
-        rows += [("Would have been seen", safe(words.power(item))) for item in found.power[:3]]
+        rows += [("Would have been seen", safe(words.power(item))) for item in words.telling(found.power)[:3]]
     elif found.verdict is Verdict.UNKNOWN:
         rows += [("Noticed", f"<bdi>{safe(item.summary)}</bdi>") for item in found.symptoms[:3]]
     table = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows)
+    lead = ""
+    if found.verdict is Verdict.CHANGED and found.causes:
+        lead = f'<p class="lead"><bdi>{safe(words.sentence(found.causes[0].summary), 600)}</bdi></p>'
     return (
-        f'<section class="story"><h1><bdi>{safe(words.headline(found), 400)}</bdi></h1>{_route(found)}'
+        f'<section class="story"><h1><bdi>{safe(words.headline(found), 400)}</bdi></h1>{lead}{_route(found)}'
         f"<dl>{table}</dl></section>"
     )
 
@@ -254,7 +258,9 @@ def _traces(side: str, ids: tuple[str, ...]) -> str:
 def _limits(found: Comparison) -> str:
     parts: list[str] = []
     if found.power:
-        rows = "".join(f"<li><bdi>{safe(words.power(item))}</bdi></li>" for item in found.power)
+        rows = "".join(
+            f"<li><bdi>{safe(words.power(item))}</bdi></li>" for item in words.telling(found.power)
+        )
         parts.append(
             '<details class="fold"><summary>How small a change would have been seen '
             f"({len(found.power)})</summary><ul>{rows}</ul></details>"

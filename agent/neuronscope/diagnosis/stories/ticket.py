@@ -47,6 +47,7 @@ def _story(found: Comparison) -> list[str]:
         first = found.causes[0]
         about = f" ({_safe(first.subject)})" if first.subject else ""
         lines = [
+            f"- **What:** {_safe(words.sentence(first.summary), 600)}",
             f"- **Where:** in {words.PLACES[first.stage]}{about}",
             f"- **How sure:** {words.sureness(first)}",
         ]
@@ -54,7 +55,13 @@ def _story(found: Comparison) -> list[str]:
             lines.append(f"- **It explains:** {_safe(explained, 600)}")
         return [*lines, ""]
     if found.verdict is Verdict.NO_CHANGE:
-        return [*(f"- Would have been seen: {_safe(words.power(item))}" for item in found.power[:5]), ""]
+        return [
+            *(
+                f"- Would have been seen: {_safe(words.power(item))}"
+                for item in words.telling(found.power)[:5]
+            ),
+            "",
+        ]
     return [*(f"- Noticed: {_safe(item.summary)}" for item in found.symptoms[:5]), ""]
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from neuronscope.diagnosis.comparing.result import Cause, Comparison, Effect, Evidence, Power, Side, Verdict
 from neuronscope.diagnosis.kinds import Kind, Stage
+from neuronscope.diagnosis.stories.headlines import HEADLINES
 
 PLACES: Final = {
     Stage.TRAFFIC: "the traffic",
@@ -40,6 +41,11 @@ NOTICED: Final = {
 }
 
 
+# Differences that are shares of something: told in per cent.
+_SHARES: Final = frozenset({"share", "ks", "ratio", "pairs", "angle"})
+_ASKED: Final = ("score", "hits", "tokens", "duration", "first", "find nothing")
+
+
 def title(kind: Kind) -> str:
     """A kind's name for people: ``embedder changed``."""
     return str(kind.value).replace("_", " ")
@@ -53,7 +59,7 @@ def headline(found: Comparison) -> str:
             rest = (
                 "" if not more else " A second cause was found." if more == 1 else f" {more} more were found."
             )
-            return sentence(found.causes[0].summary) + rest
+            return sentence(HEADLINES[found.causes[0].kind]) + rest
         case Verdict.NO_CHANGE:
             return "Nothing changed that these recordings could show."
         case Verdict.UNKNOWN:
@@ -103,8 +109,16 @@ def explained(found: Comparison, cause: Cause) -> str:
 
 def power(item: Power) -> str:
     """What would have been seen."""
-    size = quantity(item.detectable, "", statistic=item.statistic)
-    return f"{item.what}: a change of {size} ({item.n_before:,} and {item.n_after:,} measured)"
+    size = percent(item.detectable) if item.statistic in _SHARES else figure(item.detectable)
+    of = {"ks": "a shift of {} of the values", "ratio": "a change by {}"}.get(
+        item.statistic, "a change of {}"
+    )
+    return f"{item.what}: {of.format(size)} ({item.n_before:,} and {item.n_after:,} measured)"
+
+
+def telling(items: Sequence[Power]) -> list[Power]:
+    """Those first that people ask about: scores, documents, tokens, times."""
+    return sorted(items, key=lambda item: not any(word in item.what for word in _ASKED))
 
 
 def percent(share: float, *, certain: bool = True) -> str:
@@ -130,7 +144,7 @@ def quantity(value: str | float | None, unit: str, *, statistic: str = "") -> st
         return seconds(number)
     if unit == "%":
         return f"{figure(number)} %"
-    if statistic == "share":
+    if statistic in {"share", "pairs", "angle"} or (unit == "1" and abs(number) <= 1):
         return percent(number)
     if statistic == "ratio":
         return f"{number:+.0%}".replace("%", " %")
@@ -160,9 +174,11 @@ def difference(item: Evidence) -> str:
     """How large the difference is, in the terms of its statistic."""
     if item.statistic == "fact":
         return "another value"
-    names = {"ks": "distance", "overlap": "in common", "cosine": "cosine"}
-    if item.statistic in {"share", "ratio"}:
+    names = {"ks": "distance", "overlap": "less in common", "angle": "of the bits"}
+    if item.statistic in {"share", "ratio", "pairs"}:
         return quantity(item.effect, "", statistic=item.statistic)
+    if item.statistic == "count":
+        return figure(item.effect)
     return f"{figure(item.effect)} {names.get(item.statistic, item.statistic)}"
 
 
