@@ -31,19 +31,13 @@ _CALL_NUMBERS: Final = (
     ("input_tokens", names.INPUT_TOKENS),
     ("output_tokens", names.OUTPUT_TOKENS),
     ("cached", names.CACHE_READ_TOKENS),
-    ("cache_written", names.CACHE_WRITE_TOKENS),
-    ("reasoning", names.REASONING_TOKENS),
     ("first_chunk", names.TIME_TO_FIRST_CHUNK),
     ("chunks", names.STREAM_CHUNKS),
     ("consumer", names.STREAM_CONSUMER),
     ("queue", names.MODEL_QUEUE),
-    ("prefill", names.MODEL_PREFILL),
-    ("decode", names.MODEL_DECODE),
-    ("decode_rate", names.MODEL_DECODE_RATE),
     ("batch", names.MODEL_BATCH),
     ("resends", names.HTTP_RESEND_COUNT),
     ("status", names.HTTP_RESPONSE_STATUS_CODE),
-    ("limit_left", names.RATE_LIMIT_REQUESTS_LEFT),
     ("cost", names.COST),
     ("messages", names.INPUT_MESSAGE_COUNT),
     ("inputs", names.INPUT_COUNT),
@@ -52,13 +46,11 @@ _CALL_NUMBERS: Final = (
     ("documents", names.PROMPT_DOCUMENTS_RETRIEVED),
     ("documents_whole", names.PROMPT_DOCUMENTS_WHOLE),
     ("documents_cut", names.PROMPT_DOCUMENTS_CUT),
-    ("dimension", names.EMBEDDING_DIMENSIONS),
     ("returned", names.RETRIEVAL_RETURNED),
     ("rerank_shift", names.RERANK_SHIFT),
     ("top", names.RETRIEVAL_TOP_SCORE),
     ("non_finite", names.LAYERS_NON_FINITE),
     ("layer_records", names.LAYERS_RECORDS),
-    ("layers_skipped", names.LAYERS_SKIPPED),
     ("checksum", names.PROMPT_CHECKSUM),
 )
 _CALL_TEXTS: Final = (
@@ -75,8 +67,6 @@ _CALL_TEXTS: Final = (
     ("weights", names.MODEL_WEIGHTS),
     ("dtype", names.MODEL_DTYPE),
     ("fidelity", names.FIDELITY),
-    ("reason", names.FIDELITY_REASON),
-    ("tier", names.OPENAI_RESPONSE_SERVICE_TIER),
     ("watched", names.MODEL_NAME),
 )
 _CALL_LISTS: Final = (
@@ -86,7 +76,7 @@ _CALL_LISTS: Final = (
     ("adapters", names.MODEL_ADAPTERS),
     ("edits", names.EDITS),
 )
-_CONTENT: Final = (names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.RETRIEVAL_QUERY_TEXT)
+_CONTENT: Final = frozenset({names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.RETRIEVAL_QUERY_TEXT})
 
 
 def weight_of(attributes: Mapping[str, Any]) -> float:
@@ -99,7 +89,7 @@ def add_span(side: Columns, span: SpanRecord, trace: str) -> None:
     """Add a span to the tables it belongs to."""
     attributes: Mapping[str, Any] = span.attributes
     operation = attributes.get(names.OPERATION_NAME)
-    if not side.content and any(key in attributes for key in _CONTENT):
+    if not side.content and not _CONTENT.isdisjoint(attributes):
         side.content = True
     if operation == "retrieval":
         batch = [event for event in span.events if event.name == names.RETRIEVAL_QUERY]
@@ -141,7 +131,6 @@ def _add_search(side: Columns, span: SpanRecord, attributes: Mapping[str, Any], 
     add["filtered"].append(bool(get(names.RETRIEVAL_FILTERED)))
     add["fingerprint"].append(get(names.QUERY_FINGERPRINT) or "")
     add["embedder"].append(get(names.EMBEDDER_FINGERPRINT) or "")
-    add["dtype"].append(get(names.QUERY_DTYPE) or "")
     ids = tuple(get(names.RETRIEVAL_IDS) or ())
     if ids and not side.hashed and str(ids[0]).startswith("sha256:"):
         side.hashed = True
@@ -152,9 +141,6 @@ def _add_search(side: Columns, span: SpanRecord, attributes: Mapping[str, Any], 
         tuple(zip(stages, get(names.RETRIEVAL_STAGES_K) or (0,) * len(stages), strict=False))
     )
     add["error"].append(get(names.ERROR_TYPE) or "")
-    add["operation"].append(get(names.DB_OPERATION) or "")
-    add["keys"].append(tuple(get(names.RETRIEVAL_METADATA_KEYS) or ()))
-    add["canary"].append("")
     add["route"].append("")
 
 
@@ -164,7 +150,10 @@ def _add_call(
     add, get = table.columns, attributes.get
     for name, key in _CALL_NUMBERS:
         value = get(key)
-        add[name].append(UNKNOWN if value is None else _number(value))
+        if value is None:
+            add[name].append(UNKNOWN)
+        else:
+            add[name].append(value if value.__class__ is float else _number(value))
     for name, key in _CALL_TEXTS:
         add[name].append(get(key) or "")
     for name, key in _CALL_LISTS:
@@ -175,11 +164,8 @@ def _add_call(
     add["start"].append(span.start_unix_ns / 1e9)
     add["weight"].append(weight_of(attributes))
     add["trace"].append(trace)
-    add["span"].append(span.span_id)
     add["operation"].append(operation)
-    add["layers"].append(tuple(get(names.LAYERS_IDS) or ()))
     add["in_process"].append(names.MODEL_NAME in attributes)
-    add["dropped"].append(span.dropped_attributes)
     add["route"].append("")
 
 

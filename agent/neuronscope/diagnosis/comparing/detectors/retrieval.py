@@ -342,6 +342,14 @@ def paired(case: Case, *, filtered: bool | None = None) -> Found | None:
 
     Without pairs of vectors those of texts do not serve: another embedder would look like another index.
     """
+    name = f"found {filtered}"
+    if name not in case.memo:
+        case.memo[name] = _paired(case, filtered)
+    found: Found | None = case.memo[name]
+    return found
+
+
+def _paired(case: Case, filtered: bool | None) -> Found | None:
     tables = case.before.searches, case.after.searches
     ways = [
         list(zip(*(table.labels(name) for name in ("store", "collection", "namespace")), strict=True))
