@@ -154,6 +154,19 @@ RETRIEVAL = (
     Case(
         "NeuronscopeEmbedderMismatch",
         "page",
+        {
+            named("neuronscope_drift_active", kind="embedder_changed", **PLACE): gauge(
+                (0, 10), (1, 20), (0, 20)
+            )
+        },
+        quiet=(5,),
+        fires=(15,),
+        resolved=(35,),
+        labels={"cause": "finding"},
+    ),
+    Case(
+        "NeuronscopeEmbedderMismatch",
+        "page",
         {named("neuronscope_retrieval_embedders", **PLACE): gauge((1, 10), (2, 20), (1, 20))},
         quiet=(5,),
         fires=(15,),

@@ -57,7 +57,15 @@ def _drift() -> Iterator[Alert]:
 
 
 def _mismatch(limits: Retrieval) -> Iterator[Alert]:
+    found = {"kind": like(_kinds(*_EMBEDDER))}
     cases: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
+        (
+            "finding",
+            _SOURCE.value(names.DRIFT_ACTIVE, names.DB_SYSTEM, names.DB_COLLECTION, "kind", where=found)
+            + " == 1",
+            f"the agent has found {label('kind')} for {label(names.DB_COLLECTION)}",
+            _COLLECTION,
+        ),
         (
             "mixed",
             _SOURCE.value(names.EMBEDDERS_SEEN, names.DB_SYSTEM, names.DB_COLLECTION) + " > 1",

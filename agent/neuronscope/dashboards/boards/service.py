@@ -18,7 +18,9 @@ The recordings lie where `NEURONSCOPE_NSZ` says (variable `recordings`).
 What changed, compared with the same time a day before:
 
 ```sh
-neuronscope diff ${recordings} --before DAY_BEFORE..DAY_BEFORE --after ${__from:date:iso}..${__to:date:iso}
+neuronscope diff ${recordings} \\
+  --before $((${__from:date:seconds} - 86400))..$((${__to:date:seconds} - 86400)) \\
+  --after ${__from:date:seconds}..${__to:date:seconds}
 ```
 
 The trace of an exemplar (its id is in the variable `Trace`):
