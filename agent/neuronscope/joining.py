@@ -72,8 +72,11 @@ class _Members:
             inner = inner.parent
 
     def _join(self, scope: Recording, key: int) -> None:
-        ref, name, adapter = self._models.get(key, (None, "", None))
-        model = ref() if ref is not None else None
+        found = self._models.get(key)
+        if found is None:
+            return
+        ref, name, adapter = found
+        model = ref()
         outer: Recording | None = scope
         while outer is not None:
             if key in self._joined.get(outer, {}):

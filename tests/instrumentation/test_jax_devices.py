@@ -21,7 +21,7 @@ WAYS = ["jit over sharded rows", "shard_map", "shard_map, eager", "shard_map, gr
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     """What the process printed."""
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [sys.executable, str(SUPPORT / "jax_devices.py")],
         capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(SUPPORT)])},
@@ -34,7 +34,7 @@ def found() -> dict[str, Any]:
 @pytest.mark.parametrize("fidelity", ["full", "summary"])
 @pytest.mark.parametrize("way", WAYS)
 def test_each_device_sends_its_part(found: dict[str, Any], way: str, fidelity: str) -> None:
-    """The whole array in `jit`; in `shard_map` and `pmap` a record for each part, with the axis it is split by."""
+    """The whole array in `jit`; in `shard_map` and `pmap` a record for each part, which names its axis."""
     seen = found[f"{way}: {fidelity}"]
     model, variables = jaxnets.linen()
     output = np.asarray(model.apply(variables, jaxnets.ROWS[:2]), np.float64)

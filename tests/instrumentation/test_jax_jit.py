@@ -219,8 +219,8 @@ def test_an_error_of_the_function_itself_is_its_own() -> None:
     def wrong(x: Any) -> Any:
         return x @ x
 
+    keep = Counted()
     with ns.Scope("test", max_overhead_pct=1000), pytest.raises(TypeError, match="dot_general"):
-        keep = Counted()
         jax.jit(wrong)(ROWS)
     del keep
 
@@ -229,8 +229,11 @@ def test_transformations_that_stop_at_effects_are_left_alone() -> None:
     """`jet` knows no callbacks: its result is as without us."""
     model = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
 
+    def forward(x: Any) -> Any:
+        return model(x)
+
     def run() -> Any:
-        return [jet(f, (ROWS,), ((ROWS, ROWS),)) for f in (lambda x: model(x), jax.jit(lambda x: model(x)))]
+        return [jet(f, (ROWS,), ((ROWS, ROWS),)) for f in (forward, jax.jit(forward))]
 
     expected = run()
     ns.Model.wrap(model)

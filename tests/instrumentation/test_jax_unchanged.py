@@ -68,17 +68,19 @@ def test_outputs_gradients_and_random_numbers_are_bit_equal(dtype: Any, fidelity
     run = jax.jit(jax.value_and_grad(loss, has_aux=True))
     expected = picture(run(variables, key))
     random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    state, numbers = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]  # noqa: NPY002
+    np.random.seed(1)
+    state, numbers = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
     with ns.Scope("test", max_overhead_pct=1000) as scope:
         wrapped.attach_probe("head", fidelity=fidelity)  # the first to name the layers
-        wrapped.attach_probe(["embed", "attention_0", "attention_1", "LayerNorm_0", "Dense_0"], fidelity=fidelity)
+        wrapped.attach_probe(
+            ["embed", "attention_0", "attention_1", "LayerNorm_0", "Dense_0"], fidelity=fidelity
+        )
         assert picture(run(variables, key)) == expected
         assert picture(run(variables, key)) == expected
     assert len(scope.artifact.telemetry.layer_snapshots) == 12
     assert picture(run(variables, key)) == expected
     assert random.getstate() == state
-    assert np.random.get_state()[1].tolist() == numbers  # type: ignore[index,union-attr]  # noqa: NPY002
+    assert np.random.get_state()[1].tolist() == numbers  # type: ignore[index,union-attr]
 
 
 @pytest.mark.parametrize("fidelity", ["summary", "full"])
@@ -111,7 +113,7 @@ def test_eager_and_stateful_models_are_bit_equal(fidelity: str) -> None:
 COPIES: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),  # noqa: S301
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
     "tree": lambda model: jax.tree.unflatten(*reversed(jax.tree.flatten(model))),
 }
 
@@ -150,7 +152,11 @@ def test_a_model_that_ran_in_a_scope_can_be_collected() -> None:
     """Compiled code, handles and records keep nothing of it."""
     for make in (jaxnets.NnxNet, jaxnets.EqxNet):
         model: Any = make()
-        run = eqx.filter_jit(lambda m, x: jax.vmap(m)(x)) if make is jaxnets.EqxNet else nnx.jit(lambda m, x: m(x))
+        run = (
+            eqx.filter_jit(lambda m, x: jax.vmap(m)(x))
+            if make is jaxnets.EqxNet
+            else nnx.jit(lambda m, x: m(x))
+        )
         with ns.Scope("test", max_overhead_pct=1000) as scope:
             ns.Model.wrap(model).attach_probe("**")
             run(model, ROWS)

@@ -28,10 +28,8 @@ def main() -> None:
     graph, state = nnx.split(net)
     rows = ROWS[:2]
     spread = jax.device_put(rows, NamedSharding(mesh, P("d")))
-    mapped = jax.shard_map(
-        lambda v, x: model.apply(v, x), mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d")
-    )
-    over = jax.pmap(lambda v, x: model.apply(v, x), in_axes=(None, 0))
+    mapped = jax.shard_map(model.apply, mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d"))
+    over = jax.pmap(model.apply, in_axes=(None, 0))
     layered = jax.shard_map(
         lambda s, x: nnx.merge(graph, s)(x), mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d")
     )
@@ -55,7 +53,9 @@ def main() -> None:
                 "equal": equal,
                 "shapes": [list(record.shape) for record in records],
                 "axes": [list(record.attributes.get("sharded", ())) for record in records],  # type: ignore[arg-type]
-                "sum": sum(record.summary.mean * record.summary.count for record in records if record.summary),
+                "sum": sum(
+                    record.summary.mean * record.summary.count for record in records if record.summary
+                ),
             }
     json.dump(found, sys.stdout)
 

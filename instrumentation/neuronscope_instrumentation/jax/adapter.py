@@ -5,6 +5,7 @@ Importing this module does not import JAX.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -95,7 +96,7 @@ class JaxAdapter:
         From now on what a thread watches is part of the key of compiled code.  What was compiled before that
         is traced once more even where nothing is watched: so wrap models before their functions run.
         """
-        from neuronscope_instrumentation.jax import observing as observing
+        importlib.import_module("neuronscope_instrumentation.jax.observing")
 
     def observe_pattern(
         self, model_obj: Any, pattern: str, make: Callable[[str], LayerCallback], needs: Fidelity

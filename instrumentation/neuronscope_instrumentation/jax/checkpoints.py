@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import sys
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import jax
-from jax.ad_checkpoint import checkpoint_name
 
 from neuronscope.engine.guard import GUARD
 from neuronscope_instrumentation.jax import emission, models
 from neuronscope_instrumentation.jax.structure import FUNCTION
+from neuronscope_instrumentation.jax.untyped import checkpoint_name
 
 BIND: Final = "bind"
 KIND: Final = "checkpoint"
@@ -39,7 +39,7 @@ def refresh() -> None:
 
 
 def _bind(*args: Any, **params: Any) -> Any:
-    output = type(NAME).bind(NAME, *args, **params)
+    output = cast(Any, type(NAME)).bind(NAME, *args, **params)
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     if _is_named_there(frame):
         GUARD.call("jax.checkpoint", _show, str(params.get("name", "")), output, frame)

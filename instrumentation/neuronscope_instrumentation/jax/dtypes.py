@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import jax.numpy as jnp
@@ -34,19 +35,19 @@ def dtype_name(dtype: Any) -> str:
 
 def is_numeric(dtype: Any) -> bool:
     """False for random keys and other types without arithmetic, and for JAX's ``float0``."""
-    return bool(jnp.issubdtype(dtype, jnp.number) or dtype == bool)
+    return bool(jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_))
 
 
 def is_integral(dtype: Any) -> bool:
     """Integers and truth values: always finite."""
-    return bool(jnp.issubdtype(dtype, jnp.integer) or dtype == bool)
+    return bool(jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_))
 
 
 def host_nbytes(shape: tuple[int, ...], dtype: Any) -> int:
     """Bytes that an array of this shape takes on the host, as we hold it."""
     if not is_numeric(dtype):
         return 0
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(_WIDENED.get(str(dtype), dtype)).itemsize
+    return math.prod(shape) * int(np.dtype(_WIDENED.get(str(dtype), dtype)).itemsize)
 
 
 def widened(values: NDArray[Any]) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 import jax
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive, jaxprs_in_params
+from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from neuronscope.engine.guard import GUARD
@@ -22,6 +22,7 @@ from neuronscope_instrumentation.jax.dtypes import dtype_name, is_numeric, widen
 from neuronscope_instrumentation.jax.models import Handle
 from neuronscope_instrumentation.jax.snapshot import ArraySnapshot, SentSnapshot
 from neuronscope_instrumentation.jax.statistics import measure
+from neuronscope_instrumentation.jax.untyped import is_traced, programs_in
 
 COMPILED: Final = "compiled"
 MAPPED: Final = "mapped"
@@ -54,7 +55,7 @@ def show(handle: Handle, path: str, output: Any) -> None:
     array = next((leaf for leaf in jax.tree_util.tree_leaves(output) if _is_array(leaf)), None)
     if array is None:
         return
-    if not isinstance(array, jax.core.Tracer):
+    if not is_traced(array):
         _show_live(handle, path, array)
         return
     session = sessions.current()
@@ -65,12 +66,12 @@ def show(handle: Handle, path: str, output: Any) -> None:
     elif (detail := session.detail(handle, path)) is not None:
         axes = tuple(str(name) for name in jax.sharding.get_abstract_mesh().manual_axes)
         tap = Tap(session.lane, handle.token, path, detail, axes)
-        cast(Any, OBSERVE).bind(array, tap=tap)
+        OBSERVE.bind(array, tap=tap)
 
 
 def passes(value: Any) -> bool:
     """Can the value's transformation, if it is in one, show layers?"""
-    return not isinstance(value, jax.core.Tracer) or type(value).__name__ in _KNOWN
+    return not is_traced(value) or type(value).__name__ in _KNOWN
 
 
 def observes(program: Any) -> bool:
@@ -87,7 +88,7 @@ def shown(program: Any) -> frozenset[int]:
         for equation in getattr(current, "jaxpr", current).eqns:
             if equation.primitive is OBSERVE:
                 found.add(equation.params["tap"].token)
-            pending.extend(jaxprs_in_params(equation.params))
+            pending.extend(programs_in(equation.params))
     return frozenset(found)
 
 
@@ -105,7 +106,7 @@ def _is_array(leaf: object) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray)
 
 
-# --- the primitive -------------------------------------------------------------------------------------------
+# --- the primitive ----------------------------------------------------------------------------
 def _no_effect() -> None:
     jax.debug.callback(lambda: None)
 
@@ -176,7 +177,7 @@ partial_eval.partial_eval_jaxpr_custom_rules[OBSERVE] = cast(Any, _partially)
 mlir.register_lowering(OBSERVE, mlir.lower_fun(_lowered, multiple_results=True))
 
 
-# --- on the host -----------------------------------------------------------------------------------------------
+# --- on the host ------------------------------------------------------------------------------
 def _receive(tap: Tap, shape: tuple[int, ...], dtype: Any, sent: tuple[Any, ...]) -> None:
     session, handle = sessions.by_lane(tap.lane), models.by_token(tap.token)
     if session is None or handle is None:

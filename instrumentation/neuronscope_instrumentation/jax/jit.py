@@ -25,6 +25,7 @@ from jax.stages import Compiled
 from neuronscope.engine.guard import GUARD
 from neuronscope_instrumentation.jax import emission, sessions
 from neuronscope_instrumentation.jax.sessions import CONTEXT, FAILED, Key, Session
+from neuronscope_instrumentation.jax.untyped import RuntimeFailure, is_traced
 
 PJIT: Final = "jax._src.pjit"
 DISPATCH: Final = "jax._src.dispatch"
@@ -37,7 +38,7 @@ AHEAD_OF_TIME: Final = "jit_trace"
 CALL: Final = "__call__"
 AHEAD: Final = "compiled ahead of time"
 # What JAX raises where a program cannot have callbacks, or cannot be compiled with them.
-_REFUSALS: Final = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)
+_REFUSALS: Final = (NotImplementedError, ValueError, TypeError, RuntimeFailure)
 _log: Final = logging.getLogger(__name__)
 _originals: Final[dict[str, Any]] = {}
 
@@ -60,7 +61,11 @@ _models: Final[weakref.WeakKeyDictionary[Any, tuple[frozenset[int], frozenset[Ke
 def missing() -> list[str]:
     """Functions that this version of JAX lacks: layers are observed all the same, without the rules above."""
     names = [(module, name) for name, (module, _) in _OURS.items()] + [(PJIT, AHEAD_OF_TIME)]
-    return [f"{module}.{name}" for module, name in names if name != CALL and not hasattr(sys.modules.get(module), name)]
+    return [
+        f"{module}.{name}"
+        for module, name in names
+        if name != CALL and not hasattr(sys.modules.get(module), name)
+    ]
 
 
 def refresh() -> None:
@@ -208,7 +213,7 @@ def _call_compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _is_gone(array: jax.Array) -> bool:
-    return not isinstance(array, jax.core.Tracer) and array.is_deleted()
+    return not is_traced(array) and array.is_deleted()
 
 
 # Where each function of ours stands.

@@ -50,7 +50,9 @@ def _run(original: Any) -> Any:
             return original(self, fun, args, kwargs)
         stack = frames.stack()
         outer = stack[-1] if stack else None
-        frame: Frame = GUARD.call("jax.frame", _find, self) or Frame(self)
+        frame = GUARD.call("jax.frame", _find, self, default=None)
+        if frame is None:
+            frame = Frame(self)
         stack.append(frame)
         try:
             output = original(self, fun, args, kwargs)
@@ -99,4 +101,3 @@ def _origin(module: Any) -> Any:
     if found is None or found[0]() is not module:
         return module
     return found[1]() or module
-

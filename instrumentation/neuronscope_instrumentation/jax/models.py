@@ -46,7 +46,19 @@ class Handle:
         installed: undoes what `install_observer_hook` did.
     """
 
-    __slots__ = ("_places", "_weights", "code", "described", "installed", "kind", "learned", "observers", "ref", "token", "told")
+    __slots__ = (
+        "_places",
+        "_weights",
+        "code",
+        "described",
+        "installed",
+        "kind",
+        "learned",
+        "observers",
+        "ref",
+        "token",
+        "told",
+    )
 
     def __init__(self, model: Any, kind: str) -> None:
         self.ref = weakref.ref(model)
@@ -89,7 +101,9 @@ class Handle:
             model = self.ref()
             if found is None and self._places and (module is not model or self.kind == EQUINOX):
                 return None
-            self._places = {id(node.module): (weakref.ref(node.module), node.path) for node in structure.walk(model)}
+            self._places = {
+                id(node.module): (weakref.ref(node.module), node.path) for node in structure.walk(model)
+            }
             found = self._places.get(id(module))
         return found[1] if found is not None else None
 
@@ -256,7 +270,10 @@ def _code(function: Any) -> CodeType | None:
         function = inner
     code = getattr(function, "__code__", None)
     if code is None:
-        code = getattr(getattr(type(function), "__call__", None), "__code__", None)
+        method = next(
+            (vars(kind)["__call__"] for kind in type(function).__mro__ if "__call__" in vars(kind)), None
+        )
+        code = getattr(method, "__code__", None)
     return cast("CodeType | None", code)
 
 

@@ -17,6 +17,7 @@ from neuronscope_instrumentation.jax import emission, frames, models, structure
 from neuronscope_instrumentation.jax.frames import Frame
 from neuronscope_instrumentation.jax.models import Handle
 from neuronscope_instrumentation.jax.structure import EQUINOX, NNX
+from neuronscope_instrumentation.jax.untyped import is_traced
 
 CALL: Final = "__call__"
 ALIKE: Final = "compiled code that another model of its structure shares"
@@ -42,7 +43,9 @@ def _watching(kind: type, original: Any) -> Callable[..., Any]:
         stack = frames.stack()
         if kind not in _originals or (stack and stack[-1].module is self):  # `super().__call__`
             return original.__get__(self, type(self))(*args, **kwargs)
-        frame: Frame = GUARD.call("jax.frame", _find, self) or Frame(self)
+        frame = GUARD.call("jax.frame", _find, self, default=None)
+        if frame is None:
+            frame = Frame(self)
         stack.append(frame)
         try:
             output = original.__get__(self, type(self))(*args, **kwargs)
@@ -66,7 +69,7 @@ def _find(module: Any) -> Frame:
         path = handle.place_of(module)
         if path is not None:
             return Frame(module, handle, path)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(module)):
+    if any(is_traced(leaf) for leaf in jax.tree_util.tree_leaves(module)):
         places = [(handle, path) for handle in handles if (path := _place(handle, module)) is not None]
         for handle, path in places[:1]:
             for other, _ in places[1:]:

@@ -14,15 +14,15 @@ import contextvars
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
-
-import jax
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import TensorSnapshot
 from neuronscope_instrumentation.jax.models import Handle
+from neuronscope_instrumentation.jax.untyped import RuntimeFailure, effects_barrier, make_user_context
 
 NEEDS: Final = {Fidelity.OFF: 0, Fidelity.CRITICAL: 0, Fidelity.SUMMARY: 1, Fidelity.FULL: 2}
 WORD, STATISTICS, WHOLE = 0, 1, 2  # what a layer's run sends: word that it ran, statistics, the array
@@ -49,7 +49,7 @@ class Key(NamedTuple):
         return Key(self.lane, kept) if kept else None
 
 
-CONTEXT: Final[Any] = jax.make_user_context(None)
+CONTEXT: Final = make_user_context(None)
 
 
 class Observer:
@@ -135,7 +135,7 @@ class Session:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Bring JAX's context in line with what is watched, which only the thread itself can; did it change?"""
+        """Bring JAX's context in line with what is watched; only the thread itself can.  Did it change?"""
         if threading.get_ident() != self.thread:
             return False
         key = Key(self.lane, frozenset(self._sites)) if self._sites else None
@@ -174,10 +174,9 @@ class Session:
         """Wait for what compiled code has yet to send; only the thread itself can."""
         if self._running and threading.get_ident() == self.thread:
             self._running = False
-            try:
-                jax.effects_barrier()
-            except jax.errors.JaxRuntimeError:
-                pass  # the program failed: whoever reads its result gets the error
+            # Where the program failed, whoever reads its result gets the error.
+            with suppress(RuntimeFailure):
+                effects_barrier()
 
     def tell(self, why: str) -> None:
         """Why layers that this thread watches may have run unobserved."""

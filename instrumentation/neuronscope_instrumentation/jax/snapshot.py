@@ -14,6 +14,7 @@ from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope.summaries import arrays
 from neuronscope_instrumentation.jax import statistics
 from neuronscope_instrumentation.jax.dtypes import dtype_name, host_copy, host_nbytes, is_numeric, widened
+from neuronscope_instrumentation.jax.untyped import jit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +119,7 @@ class ArraySnapshot(_Snapshot):
         if not isinstance(array, jax.Array) or not array.size or _on_host(array):
             return None
         count = array.size
-        parts = _measure(array)
+        parts: Any = _measure(array)
         return lambda: statistics.read(count, *(np.asarray(part) for part in parts))
 
     def close(self) -> None:
@@ -171,7 +172,7 @@ class SentSnapshot(_Snapshot):
         return self._whole
 
 
-_measure: Final = jax.jit(statistics.measure)
+_measure: Final = jit(statistics.measure)
 
 
 def _on_host(array: jax.Array) -> bool:

@@ -7,14 +7,15 @@ float32 neither overflows nor cancels.  The host finishes in float64.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
 
 from neuronscope.signals.tensors import TensorSummary
 from neuronscope_instrumentation.jax.dtypes import is_integral
+from neuronscope_instrumentation.jax.untyped import barrier, read_config
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,11 +28,11 @@ def measure(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
     The barrier keeps what is computed here out of the loops that compute the model.
     """
-    x = lax.optimization_barrier(x)
+    x = barrier(x)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         x = jnp.abs(x)
     integral = is_integral(x.dtype)
-    wide = x.dtype.itemsize >= 8 or (integral and jax.config.read("jax_enable_x64"))
+    wide = x.dtype.itemsize >= 8 or (integral and read_config("jax_enable_x64"))
     real = x.astype(jnp.float64 if wide else jnp.float32)
     finite = jnp.ones(x.shape, bool) if integral else jnp.isfinite(real)
     counted = jnp.uint32
@@ -55,9 +56,7 @@ def measure(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return (jnp.stack([scale, about, off, variance]), jnp.stack([zeros, nans, infinities]), extremes)
 
 
-def read(
-    count: int, floats: NDArray[Any], counts: NDArray[Any], extremes: NDArray[Any]
-) -> TensorSummary:
+def read(count: int, floats: NDArray[Any], counts: NDArray[Any], extremes: NDArray[Any]) -> TensorSummary:
     """What `measure` gave for `count` elements, as a summary."""
     scale, about, off, variance = (float(value) for value in floats)
     zeros, nans, infinities = (int(value) for value in counts)
@@ -88,11 +87,11 @@ def _sum(x: jax.Array) -> jax.Array:
     if x.ndim < 2:
         return jnp.sum(x)
     # Without the barrier XLA makes one long sum of the two.
-    return jnp.sum(cast(jax.Array, lax.optimization_barrier(jnp.sum(x, axis=-1))))
+    return jnp.sum(barrier(jnp.sum(x, axis=-1)))
 
 
 def _power_of_two(x: jax.Array) -> jax.Array:
     """The largest power of two that is not above `x`; at least the smallest normal number."""
     _, exponent = jnp.frexp(x)
     power = jnp.ldexp(jnp.ones_like(x), exponent - 1)
-    return jnp.where(x > 0, jnp.maximum(power, jnp.finfo(x.dtype).tiny), 1)
+    return jnp.where(x > 0, jnp.maximum(power, np.finfo(x.dtype).tiny), 1)

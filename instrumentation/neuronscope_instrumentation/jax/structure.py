@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 import jax
@@ -55,7 +55,9 @@ def walk(model: Any) -> Iterator[Node]:
             continue
         seen.add(id(node.module))
         yield node
-        pending.extend(reversed([Node(join(node.path, name), child) for name, child in children(node.module)]))
+        pending.extend(
+            reversed([Node(join(node.path, name), child) for name, child in children(node.module)])
+        )
 
 
 def children(module: Any) -> Iterator[tuple[str, Any]]:
@@ -66,7 +68,7 @@ def children(module: Any) -> Iterator[tuple[str, Any]]:
 
 def attributes(module: Any) -> Iterator[tuple[str, Any]]:
     """What a module stores, in the order of its definition."""
-    stored: dict[str, Any] = vars(module)
+    stored = cast("dict[str, Any]", vars(module))
     if kind_of(module) == EQUINOX:
         # In the order of the class: `vars` of an unflattened module is in another.
         for field in dataclasses.fields(module):
@@ -99,7 +101,7 @@ def own_arrays(module: Any) -> Iterator[tuple[str, Any]]:
             continue
         leaves = cast(
             "list[tuple[Any, Any]]",
-            jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda v: is_module(v) or _is_passing(v))[0],
+            jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_apart)[0],
         )
         for keys, leaf in leaves:
             if hasattr(leaf, "dtype") and hasattr(leaf, "shape") and not _is_passing(leaf):
@@ -134,9 +136,13 @@ def _modules_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple):
         for number, item in enumerate(cast("list[Any]", value)):
             yield from _modules_in(f"{name}.{number}", item)
-    elif isinstance(value, dict):
-        for key, item in cast("dict[Any, Any]", value).items():
+    elif isinstance(value, Mapping):
+        for key, item in cast("Any", value).items():
             yield from _modules_in(f"{name}.{key}", item)
+
+
+def _is_apart(value: object) -> bool:
+    return is_module(value) or _is_passing(value)
 
 
 def _is_passing(value: object) -> bool:

@@ -14,6 +14,7 @@ from neuronscope.fingerprints import fingerprint
 from neuronscope_instrumentation.jax import models, structure
 from neuronscope_instrumentation.jax.dtypes import dtype_name, is_numeric
 from neuronscope_instrumentation.jax.structure import FUNCTION, LINEN
+from neuronscope_instrumentation.jax.untyped import is_traced
 
 _HASH_WHOLE: Final = 1 << 20  # bytes; of larger arrays two checksums and hashed samples stand for the content
 _SAMPLES: Final = 64
@@ -57,7 +58,7 @@ def _variables(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def _describe(leaf: Any) -> list[object]:
     """Shape, type and content of an array; without content where there is none (abstract, elsewhere)."""
     head: list[object] = [dtype_name(leaf.dtype), list(leaf.shape)]
-    if isinstance(leaf, jax.core.Tracer) or not is_numeric(leaf.dtype) or not hasattr(leaf, "__array__"):
+    if is_traced(leaf) or not is_numeric(leaf.dtype) or not hasattr(leaf, "__array__"):
         return head
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return [*head, "on other hosts"]
@@ -67,7 +68,7 @@ def _describe(leaf: Any) -> list[object]:
     last = content.nbytes - _SAMPLE_BYTES
     starts = [last * sample // (_SAMPLES - 1) for sample in range(_SAMPLES)]
     samples = b"".join(content[start : start + _SAMPLE_BYTES].tobytes() for start in starts)
-    view = memoryview(content)
+    view = memoryview(cast(Any, content))
     return [*head, zlib.crc32(view), zlib.adler32(view), samples]
 
 
@@ -95,7 +96,7 @@ def _value(value: Any) -> object:
     if isinstance(value, tuple | list):
         return [_value(item) for item in cast("list[Any]", value)]
     if isinstance(value, Mapping):
-        return {str(key): _value(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+        return {str(key): _value(item) for key, item in cast("Mapping[Any, Any]", value).items()}  # type: ignore[redundant-cast]  # pyright wants it
     name = getattr(value, "__qualname__", None)  # a function, a class, a type of elements
     return str(name) if name else type(cast(object, value)).__qualname__
 
