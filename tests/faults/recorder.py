@@ -30,6 +30,7 @@ class Studio:
 
     def __init__(self) -> None:
         import cohere
+        import httpx
         import openai
 
         self.vectors = Vectors()
@@ -40,7 +41,10 @@ class Studio:
             name: openai.OpenAI(base_url=server.base_url, api_key="test", max_retries=8)
             for name, server in (("provider", self.provider), ("other", self.other))
         }
-        self.cohere = cohere.ClientV2(base_url=self.reranker.base_url, api_key="test")
+        self._http = httpx.Client()  # the reranker's SDK has no way to close its own
+        self.cohere = cohere.ClientV2(
+            base_url=self.reranker.base_url, api_key="test", httpx_client=self._http
+        )
 
     def __enter__(self) -> Studio:
         for server in (self.provider, self.other, self.reranker):
@@ -50,6 +54,7 @@ class Studio:
     def __exit__(self, *exc: Any) -> None:
         for client in self.clients.values():
             client.close()
+        self._http.close()
         for server in (self.provider, self.other, self.reranker):
             server.__exit__(None, None, None)
 

@@ -131,7 +131,7 @@ def layers_diverged(case: Case) -> Iterator[Cause]:
                     first.n_before,
                     first.n_after,
                     first.p,
-                    layer_plot(model, layers),
+                    layer_plot(model, [item for item in layers if item.run == first.run]),
                 )
             ],
             PAIRED if first.paired else TESTED,
