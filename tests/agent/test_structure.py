@@ -10,7 +10,7 @@ import pytest
 import neuronscope as ns
 from neuronscope.engine.environment import environment
 from neuronscope.engine.streams import TIMED_EVERY, StreamState, observe_generator
-from neuronscope.engine.structure import BITS, Structure, checksum, pieces
+from neuronscope.engine.structure import BITS, BURST, RATE, Structure, checksum, pieces
 from neuronscope.instrumentation import Endpoint, Hit, Message, Operation, Request
 from neuronscope.signals import names
 from neuronscope.testing import InMemoryExporter
@@ -150,3 +150,14 @@ def test_the_environment_is_told_without_importing_anything() -> None:
     assert any(text.startswith("numpy ") for text in found[names.PACKAGES])
     assert found["process.runtime.version"].count(".") == 2
     assert found[names.HOST_CPUS] >= 1
+
+
+def test_a_busy_service_pays_for_some_traces_only() -> None:
+    """All calls of a trace or none; a burst, then so many a second."""
+    now = 0.0
+    structure = Structure(lambda: now)
+    admitted = [structure.admits(trace) for trace in range(1_000)]
+    assert sum(admitted) == BURST
+    assert all(structure.admits(trace) is was for trace, was in list(enumerate(admitted))[:BURST])
+    now = 2.0
+    assert sum(structure.admits(trace) for trace in range(2_000, 3_000)) == 2 * RATE

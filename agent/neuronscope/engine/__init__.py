@@ -28,6 +28,7 @@ from neuronscope.engine.filling import set_attributes
 from neuronscope.engine.finish import light_record, query_events, read_attributes, sdk_record
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.intake import SPAN_BYTES
+from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.layer_metrics import record_layers
 from neuronscope.engine.logged import LogItem
 from neuronscope.engine.metrics import Aggregator
@@ -50,6 +51,8 @@ from neuronscope.signals.records import Attributes, LayerRecord, LogRecord, Span
 
 UNTIMED_NS: Final = 1_000  # of a call's own cost: the wrapper's frames and the hand-over to the worker
 FORK_PAUSE_S: Final = 0.1
+WEIGHED_EVERY: Final = 16  # calls, of whose texts one is weighed
+LARGE_TEXTS: Final = 16_384  # bytes; what is less is in `SPAN_BYTES`, about
 ExporterMaker = Callable[[ExporterContext], Sequence[Exporter]]
 
 
@@ -89,6 +92,8 @@ class Engine(Calls):
         self._worker: Worker | None = None
         self._paused: Worker | None = None
         self._inherited: Sequence[Exporter] = ()
+        self._text_bytes = 0
+        self._texts_weighed = 0
         self._begun = 0
         self._not_before = 0  # spans that began earlier are those of the process we were forked from
 
@@ -281,11 +286,20 @@ class Engine(Calls):
         if worker is None:
             self.count_lost("span", "stopped", 1)
             return
-        call, content = span.call, self._policy.keeps_texts
+        call, content = span.call, self._policy.content
         if call is None or not (content or call.result.__class__ is bytes or call.snapshot.endpoint.size):
-            worker.put(span)
+            worker.put(span, SPAN_BYTES if call is None else SPAN_BYTES + self._texts_held(call))
         else:
             worker.put(span, SPAN_BYTES + (GUARD.always("sizes", call.held_bytes, content) or 0))
+
+    def _texts_held(self, call: Invocation) -> int:
+        """About how much a call's texts hold until their structure is read; one of some is weighed."""
+        if not self._policy.keeps_texts:
+            return 0
+        self._texts_weighed += 1
+        if self._texts_weighed % WEIGHED_EVERY == 1:
+            self._text_bytes = GUARD.always("sizes", call.held_bytes, True) or 0
+        return self._text_bytes if self._text_bytes > LARGE_TEXTS else 0
 
     def _finish_foreign(self, span: LightSpan) -> None:
         """The service's own pipeline gets its span now: filled, and ended in order."""

@@ -26,7 +26,13 @@ from neuronscope.signals.records import SpanEvent, SpanLink, SpanRecord
 CUT_OFF: Final = "stream_cut_off"
 _NO_REQUEST: Final = Request()
 _STRUCTURED: Final = frozenset(
-    {Operation.CHAT, Operation.TEXT_COMPLETION, Operation.GENERATE_CONTENT, Operation.EMBEDDINGS}
+    {
+        Operation.CHAT,
+        Operation.TEXT_COMPLETION,
+        Operation.GENERATE_CONTENT,
+        Operation.EMBEDDINGS,
+        Operation.RETRIEVAL,
+    }
 )
 Attributes = dict[str, Any]
 
@@ -65,10 +71,12 @@ def add_call(
         structure: also adds what the prompt is made of.
     """
     endpoint, sites = call.snapshot.endpoint, _sites(library)
+    if structure is not None and not (endpoint.operation in _STRUCTURED and structure.admits(trace_id)):
+        structure = None
     request = GUARD.call(sites.request, _add_request, attributes, call, content, limit, default=_NO_REQUEST)
-    if structure is not None and endpoint.operation in _STRUCTURED:
-        GUARD.call(sites.request, _add_structure, attributes, call, structure, trace_id)
     found = structure is not None and endpoint.operation is Operation.RETRIEVAL
+    if structure is not None and not found:
+        GUARD.call(sites.request, _add_structure, attributes, call, structure, trace_id)
     response = GUARD.call(sites.response, _add_response, attributes, call, content or found, limit)
     if structure is not None and response is not None and response.hits:
         GUARD.call(sites.response, structure.of_hits, trace_id, response.hits)

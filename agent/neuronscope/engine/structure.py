@@ -11,9 +11,10 @@ Run by the worker, which keeps the beginnings and ends of lately retrieved docum
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ BITS: Final = 12
 MAX_LINES: Final = 16  # from the beginning of a prompt, and as many from its end
 MAX_TRACES: Final = 512
 MAX_DOCUMENTS: Final = 64
+BURST: Final = 256  # traces that are read at once, and a second after them
+RATE: Final = 20
 _LABEL: Final = 48  # characters within which a colon ends a label
 _LINE: Final = 64
 _EDGE: Final = 48  # characters of a document's beginning and end
@@ -39,8 +42,28 @@ class Structure:
     Joins what was retrieved in a trace with the prompts that follow in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._retrieved: OrderedDict[int, list[Document]] = OrderedDict()
+        self._admitted: OrderedDict[int, None] = OrderedDict()
+        self._clock = clock
+        self._left, self._at = float(BURST), clock()
+
+    def admits(self, trace_id: int) -> bool:
+        """Is this trace's structure read?  All of a trace's calls are, or none.
+
+        A comparison needs some hundred traces, not every one; a busy service must not pay for more.
+        """
+        if trace_id in self._admitted:
+            return True
+        now = self._clock()
+        self._left, self._at = min(BURST, self._left + RATE * (now - self._at)), now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        self._admitted[trace_id] = None
+        if len(self._admitted) > MAX_TRACES:
+            self._admitted.popitem(last=False)
+        return True
 
     def of_request(self, trace_id: int, request: Request) -> Facts:
         """Attributes of a request that was read with its content."""
