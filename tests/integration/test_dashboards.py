@@ -130,7 +130,7 @@ def test_every_alert_has_data_or_is_shown_elsewhere(stack: Stack) -> None:
     assert set(PROMTOOL_ONLY) < set(expected)
 
     def missing() -> set[str]:
-        for fault in ("nan", "provider", "request", "empty"):
+        for fault in ("nan", "provider", "request", "empty", "documents"):
             for _ in range(5):
                 stack.post(f"/fault/{fault}")
         stack.post("/ask?model=a-model-of-ours")
