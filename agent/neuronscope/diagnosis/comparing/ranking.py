@@ -154,6 +154,8 @@ def _leads(first: Cause, second: Cause) -> bool:
 def _likelihood(item: Cause) -> tuple[float, int]:
     explains = 0.05 if item.explains else 0.0
     broad = 0.2 if item.stage in _BROAD else 0.0
+    if item.stage is Stage.AGENT:
+        broad += 0.2  # about the observer, not about the service
     return -(item.confidence + explains + 0.04 * min(1.0, item.effect) - broad), _ORDER[item.stage]
 
 
