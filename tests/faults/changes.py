@@ -14,8 +14,7 @@ from qdrant_client.models import Distance
 from tests.faults.inside import smollm2
 from tests.faults.provider import Behaviour
 from tests.faults.rag import SYSTEM, Release
-from tests.faults.service import Document
-from tests.faults.texts import Traffic
+from tests.faults.texts import Traffic, former
 
 from neuronscope.diagnosis.kinds import Kind
 
@@ -100,13 +99,7 @@ def lose_documents(day: Day) -> None:
 def restore_old_index(day: Day) -> None:
     """A backup was restored: every fourth document is as it was before it was last revised."""
     index = day.release.index
-    day.release.index = {n: _former(index, n) if n % 4 == 1 else text for n, text in index.items()}
-
-
-def _former(index: dict[int, Document], number: int) -> Document:
-    # What it said before: another document of its topic, under the same id.
-    topic = [text for text in index.values() if text.topic == index[number].topic]
-    return topic[(topic.index(index[number]) + 1) % len(topic)]
+    day.release.index = {n: former(text) if n % 4 == 1 else text for n, text in index.items()}
 
 
 def index_twice(day: Day) -> None:
@@ -264,7 +257,7 @@ FAULTS = (
     _fault("provider cuts answers", _behaviour(limit=8), _K.OUTPUT_CUT),
     _fault("tokenizer changed", _behaviour(tokenizer="wordpiece"), _K.TOKENIZER_CHANGED),
     _fault("cache hits lost", _behaviour(cached=0.1), _K.CACHE_LOST),
-    _fault("provider slower", _behaviour(delay_s=0.03), _K.PROVIDER_SLOWER),
+    _fault("provider slower", _behaviour(delay_s=0.06), _K.PROVIDER_SLOWER),
     _fault("rate limited", _behaviour(limited=0.15), _K.PROVIDER_LIMITED),
     _fault("queueing in the process", queue, _K.QUEUEING),
     _fault("consumer stalling", _release(stall_s=0.004), _K.CONSUMER_STALLING),

@@ -10,17 +10,22 @@ import copy
 import hashlib
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.faults.service import Vector, corpus, questions, worded
+from tests.faults.service import Document, Vector, corpus, questions, worded
 
 from neuronscope.demo.models import default_cache_dir
 
 QUERY_PREFIX = "question: "
 WORDING = " ~~ "  # before the words that make a question a user's own
+
+
+def former(document: Document) -> Document:
+    """A document as it was before its last revision, which added the last sentence."""
+    return replace(document, text=document.text.rpartition(". ")[0])
 
 
 def _minilm() -> Any:
@@ -98,11 +103,8 @@ class Vectors:
 
 def _texts() -> list[str]:
     asked = [text for group in questions().values() for text in group]
-    return list(
-        dict.fromkeys(
-            [*(document.passage for document in corpus()), *asked, *(QUERY_PREFIX + t for t in asked)]
-        )
-    )
+    held = [text for document in corpus() for text in (document.passage, former(document).passage)]
+    return list(dict.fromkeys([*held, *asked, *(QUERY_PREFIX + text for text in asked)]))
 
 
 @dataclass(frozen=True, slots=True)

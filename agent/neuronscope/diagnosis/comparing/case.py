@@ -27,6 +27,7 @@ MAX_TRACES: Final = 5
 MAX_VALUES: Final = 5_000
 MAX_GROUPS: Final = 32
 _BINS: Final = 24
+CLEAR: Final = 0.95  # of a distance of two mixtures: no test is needed
 Group: TypeAlias = tuple[Any, Mask, Mask]  # labels, rows before, rows after
 FACT, PAIRED, TESTED, POSSIBLE = 0.99, 0.97, 0.9, 0.5
 
@@ -195,7 +196,7 @@ def fact(what: str, mixed: Mixed, text: Callable[[Any], str] = str) -> Evidence:
         labels=tuple(text(label)[:60] for label in labels),
         unit="1",
     )
-    clear = mixed.distance > 0.95
+    clear = mixed.distance > CLEAR
     return Evidence(
         what,
         text(first) or None,
@@ -221,6 +222,8 @@ def cause(
 ) -> Cause:
     """A cause; the first evidence decides whether it is believed."""
     told = tuple(item for item in evidence if item is not None)
+    if told[0].statistic in {"fact", "share"} and told[0].effect > CLEAR:
+        confidence = max(confidence, FACT)  # all of one kind before and of another after
     return Cause(
         kind,
         subject,

@@ -147,8 +147,20 @@ def _leads(first: Cause, second: Cause) -> bool:
     """Does the second follow from the first?  Of two that lead to each other the likelier does not follow."""
     if first is second or second.kind not in FOLLOWS.get(first.kind, ()):
         return False
+    if second.kind is Kind.QUEUEING and first.stage is Stage.PROVIDER and _grew(first) is not _grew(second):
+        return False  # a provider that got faster makes nobody wait
     mutual = first.kind in FOLLOWS.get(second.kind, ())
     return not mutual or (_likelihood(first), first.kind) < (_likelihood(second), second.kind)
+
+
+def _grew(item: Cause) -> bool:
+    """Is what was measured first larger than it was?"""
+    before, after = (value if isinstance(value, int | float) else 0.0 for value in _sides(item))
+    return after > before
+
+
+def _sides(item: Cause) -> tuple[str | float | None, str | float | None]:
+    return (item.evidence[0].before, item.evidence[0].after) if item.evidence else (None, None)
 
 
 def _likelihood(item: Cause) -> tuple[float, int]:
