@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
 from flax import nnx
-from jax.experimental.jet import jet
 
 import jaxnets
 import neuronscope as ns
@@ -22,6 +21,9 @@ from neuronscope import joining, recording
 from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord
 from neuronscope_instrumentation.jax import ADAPTER, emission, sessions
+
+jax: Any = importlib.import_module("jax")  # much of it has no types
+jet: Any = importlib.import_module("jax.experimental.jet").jet
 
 
 @pytest.fixture(autouse=True)
@@ -308,9 +310,9 @@ def test_a_model_defined_inside_a_jitted_function() -> None:
     """`nn.Module`s are often made where they are applied: they are other models, and none that is watched."""
     keep = Counted()
 
-    @jax.jit
-    def run(x: Any) -> Any:
+    def forward(x: Any) -> Any:
         return nn.Dense(4).apply({"params": {"kernel": jnp.eye(4), "bias": jnp.zeros(4)}}, x)
 
+    run = jax.jit(forward)
     assert records(scoped(lambda: run(ROWS))) == []
     del keep

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -21,6 +21,8 @@ from neuronscope.exceptions import LayerNotFoundError
 from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity, LayerRecord
 from neuronscope_instrumentation.jax import ADAPTER
+
+jax: Any = importlib.import_module("jax")  # much of it has no types
 
 MODULE_LAYERS = ["blocks.0.norm", "blocks.0.up", "blocks.1.norm", "blocks.1.up", "head"]
 LINEN_LAYERS = ["block_0.norm", "block_0.up", "block_1.norm", "block_1.up", "head"]
@@ -117,6 +119,10 @@ def test_a_name_is_recorded_once_under_any_transformation() -> None:
 def runs() -> dict[str, tuple[Any, Callable[[], Any], list[str]]]:
     """For each way to run a model: the model, the run, and the layers that have to show up."""
     linen, variables = jaxnets.linen()
+
+    def total(model: Any, x: Any) -> Any:
+        return jax.vmap(model)(x).sum()
+
     net, pytree = jaxnets.NnxNet(), jaxnets.EqxNet()
     graph, state = nnx.split(net)
     return {
@@ -135,7 +141,7 @@ def runs() -> dict[str, tuple[Any, Callable[[], Any], list[str]]]:
         ),
         "equinox, grad": (
             pytree,
-            lambda: eqx.filter_jit(eqx.filter_grad(lambda m, x: jax.vmap(m)(x).sum()))(pytree, ROWS),
+            lambda: eqx.filter_jit(eqx.filter_grad(total))(pytree, ROWS),
             MODULE_LAYERS,
         ),
     }  # fmt: skip
@@ -226,7 +232,7 @@ def test_layers_stacked_for_a_scan_are_one_layer_with_many_steps() -> None:
 
     class Stack(nnx.Module):
         def __init__(self) -> None:
-            make = nnx.vmap(lambda key: nnx.Linear(4, 4, rngs=nnx.Rngs(key)))
+            make = cast(Any, nnx).vmap(lambda key: nnx.Linear(4, 4, rngs=nnx.Rngs(key)))
             self.layer = make(jax.random.split(jax.random.key(0), 3))
 
         def __call__(self, x: Any) -> Any:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.ad_checkpoint import checkpoint_name
 
+from jaxnets import checkpoint_name
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope_instrumentation.jax import ADAPTER
 from neuronscope_instrumentation.jax.dtypes import widened
 from neuronscope_instrumentation.jax.snapshot import ArraySnapshot
+
+jax: Any = importlib.import_module("jax")  # much of it has no types
 
 FLOATS = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "bool", "int4", "uint4")

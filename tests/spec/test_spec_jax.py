@@ -95,7 +95,9 @@ def test_the_example_with_a_function_compiled_before_the_scope() -> None:
             outputs = [np.asarray(run(params, inputs)).tobytes() for _ in range(3)]
         records = scope.artifact.telemetry.layer_snapshots
         assert len(records) == 9
-        assert sorted({(r.layer_id, r.step) for r in records}) == [(name, n) for name in LAYERS for n in range(3)]
+        assert sorted({(r.layer_id, r.step) for r in records}) == [
+            (name, n) for name in LAYERS for n in range(3)
+        ]
         assert all(record.tensor is not None for record in records)
         assert outputs == [expected] * 3
     assert np.asarray(run(params, inputs)).tobytes() == expected

@@ -12,22 +12,24 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax import sharding
 
 import jaxnets
 import neuronscope as ns
 from jaxnets import ROWS
 
+P: Any = sharding.PartitionSpec  # JAX leaves it without types
+
 
 def main() -> None:
     """Print what each way to use two devices gave."""
     mesh = jax.make_mesh((2,), ("d",))
+    model: Any
     model, variables = jaxnets.linen()
     net = jaxnets.NnxNet()
     graph, state = nnx.split(net)
     rows = ROWS[:2]
-    spread = jax.device_put(rows, NamedSharding(mesh, P("d")))
+    spread = jax.device_put(rows, sharding.NamedSharding(mesh, P("d")))
     mapped = jax.shard_map(model.apply, mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d"))
     over = jax.pmap(model.apply, in_axes=(None, 0))
     layered = jax.shard_map(

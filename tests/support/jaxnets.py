@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
+from jax import ad_checkpoint
 
+checkpoint_name = cast(Any, ad_checkpoint).checkpoint_name  # JAX leaves it without types
 ROWS = jnp.linspace(-1, 1, 12).reshape(3, 4)
 
 

@@ -33,7 +33,8 @@ def make_weights(seed: int = 0) -> Weights:
     numbers = np.random.default_rng(seed)
 
     def draw(*shape: int) -> NDArray[np.float32]:
-        return (numbers.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
+        drawn = numbers.normal(size=shape) / np.sqrt(shape[0])
+        return np.asarray(drawn, np.float32)
 
     weights = {"embed": draw(WORDS, WIDTH), "head": draw(WIDTH, WORDS)}
     for number in range(BLOCKS):
@@ -71,7 +72,8 @@ class TorchTwin(nn.Module):
 
     def __init__(self, weights: Weights) -> None:
         super().__init__()
-        self.embed = nn.Embedding.from_pretrained(torch.from_numpy(weights["embed"].copy()))
+        self.embed = nn.Embedding(WORDS, WIDTH)
+        self.embed.weight.data = torch.from_numpy(weights["embed"].copy())
         self.blocks = nn.ModuleList(TorchBlock(weights, f"blocks.{n}") for n in range(BLOCKS))
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
         self.head.weight.data = torch.from_numpy(weights["head"].T.copy())
