@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 
 import keras_case
+import keras_twin
 import neuronscope as ns
+import twins
 from neuronscope.exceptions import LayerNotFoundError
-from neuronscope.signals.tensors import TensorSnapshot
+from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope_instrumentation.tf import ADAPTER
 from neuronscope_instrumentation.tf.snapshot import ArraySnapshot
 
@@ -222,6 +224,42 @@ def test_the_fingerprint_tells_architecture_and_weights_apart() -> None:
     named = keras_case.make(0)
     named.name = "another"
     assert ADAPTER.fingerprint_model(named) == name
+
+
+# --- twins --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_twin_in_keras_gives_the_summaries_of_the_one_in_torch(compiled: bool) -> None:
+    """To float32's accuracy, layer by layer, also inside a `tf.function`."""
+    if compiled and BACKEND != "tensorflow":
+        pytest.skip("about Keras on tensorflow")
+    weights = twins.make_weights()
+    tokens = keras.ops.convert_to_tensor(twins.TOKENS, dtype="int32")
+    torch: Any = importlib.import_module("torch")
+    model = keras_twin.make(weights)
+    expected = summaries(twins.TorchTwin(weights), torch.from_numpy(twins.TOKENS))
+    found = summaries(model, tokens, tensorflow().function(model) if compiled else model)
+    assert found.keys() == expected.keys() == set(twins.LAYERS)
+    for layer, wanted in expected.items():
+        got = found[layer]
+        assert (got.count, got.zero_count, got.nan_count) == (wanted.count, wanted.zero_count, 0)
+        for statistic in ("mean", "std", "l2", "min", "max"):
+            about = pytest.approx(getattr(wanted, statistic), rel=1e-4, abs=2e-6 * wanted.abs_max)
+            assert getattr(got, statistic) == about, (layer, statistic)
+
+
+def summaries(model: Any, tokens: Any, run: Any = None) -> dict[str, TensorSummary]:
+    """The summary of each layer of a twin."""
+    with ns.Scope("twin", max_overhead_pct=1000) as scope:
+        layers = [layer.id for layer in ns.Model.wrap(model).layers]
+        wanted = [layer for layer in layers if layer.replace("blocks_", "blocks.") in twins.LAYERS]
+        ns.Model.wrap(model).attach_probe(wanted, fidelity="summary")
+        (run or model)(tokens)
+    records = scope.artifact.telemetry.layer_snapshots
+    return {
+        record.layer_id.replace("blocks_", "blocks."): record.summary
+        for record in records
+        if record.summary is not None
+    }
 
 
 # --- TensorFlow: graphs -----------------------------------------------------------------------------------
