@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
@@ -18,10 +18,11 @@ def _variable() -> ContextVar[Context] | None:
     found: Any = getattr(getattr(otel_context, "_RUNTIME_CONTEXT", None), "_current_context", None)
     if not isinstance(found, ContextVar):
         return None
+    variable = cast("ContextVar[Context]", found)
     context = Context({"neuronscope-trial": True})
     token = otel_context.attach(context)
     try:
-        return found if found.get() is context and isinstance(token, Token) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return variable if variable.get() is context else None
     finally:
         otel_context.detach(token)
 

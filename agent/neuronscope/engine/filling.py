@@ -7,7 +7,7 @@ long as the rest of the span.  Ours have passed the content policy: plain, short
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk import trace as sdk
@@ -19,12 +19,13 @@ _SPANS: Final[frozenset[type]] = frozenset(
     if isinstance(kind, type) and kind.__module__ == sdk.__name__
 )
 _PLAIN: Final = frozenset({str, int, float, bool})
+_KEPT: Final = frozenset({"_dict", "_lock", "maxlen", "max_value_len"})
 
 
 def set_attributes(span: Any, attributes: Mapping[str, Any]) -> None:
     """Set attributes that the content policy has let through."""
-    values = getattr(span, "_attributes", None)
-    if type(span) not in _SPANS or type(values) is not BoundedAttributes or not _fit(values, attributes):
+    held = _room_in(span, len(attributes))
+    if held is None:
         span.set_attributes(attributes)
         return
     clean: dict[str, Any] = {}
@@ -39,9 +40,9 @@ def set_attributes(span: Any, attributes: Mapping[str, Any]) -> None:
     if "" in clean:  # an empty key, or a value that the SDK may know what to do with
         span.set_attributes(attributes)
         return
-    with span._lock, values._lock:
+    with span._lock, held["_lock"]:
         if span._end_time is None:
-            values._dict.update(clean)
+            held["_dict"].update(clean)
 
 
 def _is_uniform(items: list[Any]) -> bool:
@@ -50,10 +51,14 @@ def _is_uniform(items: list[Any]) -> bool:
     return len(kinds) <= 1 and kinds <= _PLAIN
 
 
-def _fit(values: Any, attributes: Mapping[str, Any]) -> bool:
-    """Is there room for all, and is none to be cut?  As far as this release keeps limits where we know."""
-    own: dict[str, Any] = vars(values)
-    if "max_value_len" not in own or "maxlen" not in own or not isinstance(own.get("_dict"), dict):
-        return False
-    room = own["maxlen"]
-    return own["max_value_len"] is None and (room is None or len(own["_dict"]) + len(attributes) <= room)
+def _room_in(span: Any, count: int) -> dict[str, Any] | None:
+    """How the span keeps its attributes, if we know that way, there is room, and none is to be cut."""
+    values: Any = getattr(span, "_attributes", None)
+    if type(span) not in _SPANS or type(values) is not BoundedAttributes:
+        return None
+    held: dict[str, Any] = values.__dict__
+    if not held.keys() >= _KEPT or not isinstance(held["_dict"], dict) or held["max_value_len"] is not None:
+        return None
+    room = cast("int | None", held["maxlen"])
+    taken = len(cast("dict[str, Any]", held["_dict"]))
+    return held if room is None or taken + count <= room else None

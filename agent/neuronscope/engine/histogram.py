@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from neuronscope import compiled
 from neuronscope.signals.records import Exemplar, HistogramValue
@@ -93,7 +93,7 @@ def fill_in_python(
             if not isinstance(series, tuple):
                 series.add(value, span, now)
             elif math.isfinite(value):
-                counts, labels = series
+                counts, labels = cast("tuple[dict[Any, float], Any]", series)
                 counts[labels] = counts.get(labels, 0) + value
     return -1
 

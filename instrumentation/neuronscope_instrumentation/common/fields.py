@@ -6,7 +6,7 @@ answer) into None.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, Final
 
@@ -121,7 +121,12 @@ def items_in_python(value: Any) -> Sequence[Any]:
 
 # What a fact may be.
 ANY, TEXT, COUNT, NUMBER = range(4)
-_KINDS: Final = (lambda value: value, text_in_python, count_in_python, number_in_python)
+_KINDS: Final[tuple[Callable[[Any], Any], ...]] = (
+    lambda value: value,
+    text_in_python,
+    count_in_python,
+    number_in_python,
+)
 
 
 def pick_in_python(told: Mapping[str, Any], table: Sequence[Any]) -> dict[str, Any]:
@@ -132,6 +137,7 @@ def pick_in_python(told: Mapping[str, Any], table: Sequence[Any]) -> dict[str, A
     """
     found: dict[str, Any] = {}
     cells = iter(table)
+    kind: int
     for name, called, kind in zip(cells, cells, cells):  # noqa: B905 - triples of the same iterator
         value = _KINDS[kind](told.get(name))
         if value is not None:
