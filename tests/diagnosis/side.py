@@ -78,7 +78,7 @@ class Service:
                 parent_span_id=root,
             )
             at += took + 1000
-        request = {names.HTTP_ROUTE: self.route, names.HTTP_RESPONSE_STATUS_CODE: 200}
+        request: dict[str, Any] = {names.HTTP_ROUTE: self.route, names.HTTP_RESPONSE_STATUS_CODE: 200}
         yield SpanRecord(trace, root, f"POST {self.route}", SpanKind.SERVER, start, at, request)
 
     def _embeddings(self, draw: random.Random, question: int) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.diagnosis.side import DOCUMENTS, Service, names
+from tests.diagnosis.side import DOCUMENTS, Service
 
 import neuronscope as ns
 from neuronscope.diagnosis.comparing.result import Comparison, Verdict
 from neuronscope.diagnosis.kinds import Kind
+from neuronscope.signals import names
 
 BEFORE, AFTER = Service(seed=1), Service(seed=2)
 
@@ -23,7 +25,20 @@ def told(operation: str, **attributes: Any) -> dict[str, Mapping[str, Any]]:
 
 def sometimes(share: float, value: Any, other: Any = None) -> Any:
     """An attribute that some calls have."""
-    return lambda draw: value if draw.random() < share else other
+
+    def drawn(draw: random.Random) -> Any:
+        return value if draw.random() < share else other
+
+    return drawn
+
+
+def around(median: float) -> Any:
+    """A time that scatters a little."""
+
+    def drawn(draw: random.Random) -> float:
+        return median * draw.lognormvariate(0, 0.2)
+
+    return drawn
 
 
 CHANGES = {
@@ -55,7 +70,7 @@ CHANGES = {
         BEFORE,
         replace(AFTER, attributes=told("chat", FINISH_REASONS=sometimes(0.4, ["length"], ["stop"]))),
     ),
-    Kind.TOKENIZER_CHANGED: (BEFORE, replace(AFTER, attributes=told("chat", INPUT_TOKENS=lambda _: 276))),
+    Kind.TOKENIZER_CHANGED: (BEFORE, replace(AFTER, attributes=told("chat", INPUT_TOKENS=276))),
     Kind.CACHE_LOST: (
         replace(BEFORE, attributes=told("chat", CACHE_READ_TOKENS=sometimes(0.8, 100, 0))),
         replace(AFTER, attributes=told("chat", CACHE_READ_TOKENS=0)),
@@ -74,7 +89,7 @@ CHANGES = {
         BEFORE,
         replace(
             AFTER,
-            attributes=told("chat", STREAM_CONSUMER=lambda draw: 0.5 * draw.lognormvariate(0, 0.2)),
+            attributes=told("chat", STREAM_CONSUMER=around(0.5)),
             seconds={**AFTER.seconds, "chat": 0.9},
         ),
     ),

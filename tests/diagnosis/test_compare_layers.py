@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.diagnosis.side import START
 
 import neuronscope as ns
@@ -17,7 +19,8 @@ from neuronscope.signals.records import LayerRecord
 from neuronscope.signals.tensors import TensorSummary
 
 LAYERS = [f"encoder.layer.{number}" for number in range(12)]
-Change = Callable[[np.ndarray], np.ndarray]
+Values: TypeAlias = NDArray[np.float64]
+Change: TypeAlias = Callable[[Values], Values]
 
 
 def recorded(
@@ -52,14 +55,29 @@ def kinds(before: Artifact, after: Artifact) -> tuple[Kind, ...]:
     return ns.compare(before, after).kinds
 
 
+def larger(values: Values) -> Values:
+    """By a factor."""
+    return 1.3 * values
+
+
+def moved(values: Values) -> Values:
+    """Others, of about the same size."""
+    return values + 0.5
+
+
+def clipped(values: Values) -> Values:
+    """The largest are cut off."""
+    return np.clip(values, -1.0, 1.0)
+
+
+def spiked(values: Values) -> Values:
+    """One is far larger."""
+    return np.append(values[:-1], 60.0)
+
+
 @pytest.mark.parametrize(
     ("change", "how"),
-    [
-        (lambda values: 1.3 * values, "scale"),
-        (lambda values: values + 0.5, "direction"),
-        (lambda values: np.clip(values, -1.0, 1.0), "saturation"),
-        (lambda values: np.append(values[:-1], 60.0), "outliers"),
-    ],
+    [(larger, "scale"), (moved, "direction"), (clipped, "saturation"), (spiked, "outliers")],
 )
 def test_the_first_diverging_layer_is_named_and_how_it_diverges(change: Change, how: str) -> None:
     """Not the largest difference: the first."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace as changed
-from tests.diagnosis.side import START, Service, names
+from tests.diagnosis.side import START, Service
 
 import neuronscope as ns
 from neuronscope.artifact import Artifact, Telemetry
@@ -15,6 +17,7 @@ from neuronscope.diagnosis.comparing.reading import Reader, Window
 from neuronscope.diagnosis.comparing.result import Side, Verdict
 from neuronscope.diagnosis.kinds import Kind
 from neuronscope.exceptions import NszError
+from neuronscope.signals import names
 from neuronscope.signals.records import SpanRecord
 
 BEFORE, AFTER = Service(seed=1), Service(seed=2)
@@ -119,7 +122,7 @@ def test_a_sampled_recording_is_taken_by_its_weights(tmp_path: Path) -> None:
     for number, trace in enumerate(_traces(replace(AFTER, n=2_000))):
         failed = number % 100 == 0
         if failed or number % 10 == 1:
-            more = {names.SAMPLING_WEIGHT: 1.0 if failed else 10.0}
+            more: dict[str, str | float] = {names.SAMPLING_WEIGHT: 1.0 if failed else 10.0}
             more |= {names.ERROR_TYPE: "APIError"} if failed else {}
             sampled += [changed(span, attributes={**span.attributes, **more}) for span in trace]
     result = ns.compare(replace(BEFORE, n=400).spans(), sampled)
@@ -147,14 +150,14 @@ def test_what_a_process_runs_on_is_compared(tmp_path: Path) -> None:
 
 def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
     """Each step tells how far it is."""
-    from collections.abc import Iterator
-    from contextlib import contextmanager
-
     told: dict[str, list[tuple[int, int]]] = {}
 
     @contextmanager
-    def step(name: str) -> Iterator[object]:
-        yield lambda done, total: told.setdefault(name, []).append((done, total))
+    def step(name: str) -> Generator[Callable[[int, int], None]]:
+        def note(done: int, total: int) -> None:
+            told.setdefault(name, []).append((done, total))
+
+        yield note
 
     path = saved(tmp_path / "a.nsz", BEFORE.spans())
     ns.compare(path, path, step=step)

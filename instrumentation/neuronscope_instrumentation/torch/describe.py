@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from neuronscope.signals import names
-from neuronscope_instrumentation.torch.internals import is_real_run
+from neuronscope_instrumentation.torch.internals import is_real_run, isolated
 
 # Modules that stand around a model, by package: what their attribute holds is the model.
 _WRAPPERS: Final = {
@@ -71,10 +71,10 @@ class _Taken(NamedTuple):
 
 def _look_at_weights(model: nn.Module, now: float) -> _Taken:
     """Fingerprint and element type, from a few elements of each parameter: milliseconds."""
-    digest, sizes, pieces = blake2b(digest_size=8), Counter[str](), []
+    digest, sizes = blake2b(digest_size=8), Counter[str]()
+    pieces: list[torch.Tensor] = []
     on_host = True
-    # The service's dispatch modes see none of this.
-    with torch.no_grad(), torch._C._DisableTorchDispatch():
+    with torch.no_grad(), isolated():
         for name, parameter in model.named_parameters():
             weights = parameter.data
             plain = type(weights) is torch.Tensor and weights.layout is torch.strided

@@ -7,6 +7,7 @@ with the structure of its prompt: 40,000 spans a side.
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -16,9 +17,10 @@ from typing import Any
 
 from tests.benchmarks.figures import Figure, Run, at_most
 from tests.benchmarks.measure import spread
-from tests.diagnosis.side import Service, names
+from tests.diagnosis.side import Service
 
 from neuronscope.exporters import registry
+from neuronscope.signals import names
 
 TRACES = 10_000
 RUNS = 3
@@ -67,11 +69,18 @@ def _compare(paths: list[Path]) -> dict[str, Any]:
 
 def _record(path: Path, seed: int) -> Path:
     layers = [f"encoder.layer.{number}" for number in range(6)]
-    aggregates = {
+
+    def around(mean: float, spread: float) -> Any:
+        def drawn(draw: random.Random) -> list[float]:
+            return [draw.gauss(mean, spread) for _ in layers]
+
+        return drawn
+
+    aggregates: dict[str, Any] = {
         names.LAYERS_IDS: layers,
-        names.LAYERS_MEAN: lambda draw: [draw.gauss(0, 0.01) for _ in layers],
-        names.LAYERS_STD: lambda draw: [draw.gauss(1, 0.01) for _ in layers],
-        names.LAYERS_ABS_MAX: lambda draw: [draw.gauss(9, 0.1) for _ in layers],
+        names.LAYERS_MEAN: around(0, 0.01),
+        names.LAYERS_STD: around(1, 0.01),
+        names.LAYERS_ABS_MAX: around(9, 0.1),
     }
     service = Service(
         seed, TRACES, k=10, questions=tuple(range(3_000)), gap_s=0.05, attributes={"embeddings": aggregates}

@@ -122,7 +122,8 @@ def _size(key: Hashable) -> Hashable:
     """All of a text's key but its checksum."""
     parts = cast("tuple[Any, ...]", key)
     if isinstance(parts[0], tuple):  # a search: (checksum, length), and whether it was filtered
-        return (parts[0][1], *parts[1:])
+        _, length = cast("tuple[Hashable, Hashable]", parts[0])
+        return (length, *parts[1:])
     return (parts[0], *parts[2:])  # a call: its kind, checksum, length and route
 
 
