@@ -145,7 +145,8 @@ def fidelity_changed(case: Case) -> Iterator[Cause]:
             continue  # no model in the process
         values = [side.calls.rows(mask, "fidelity") for side, mask in masks]
         mixed = case.mix("fidelity of the agent", *([value or "off" for value in side] for side in values))
-        if mixed is not None and mixed.distance >= 0.5 and mixed.switched:
+        # The budget takes from some calls on every busy day; a setting takes from all.
+        if mixed is not None and mixed.distance >= 0.9 and mixed.switched:
             first, second = mixed.usual
             yield cause(
                 Kind.FIDELITY_CHANGED,

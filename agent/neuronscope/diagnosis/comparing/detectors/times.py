@@ -21,6 +21,7 @@ from neuronscope.diagnosis.kinds import Kind
 SLOWER: Final = 1.5  # times as slow, beyond what everything else got slower
 LEAST_S: Final = 0.015
 DISTANCE: Final = 0.35
+PARTS: Final = 5
 _LIMITED: Final = ("ratelimit", "rate_limit", "toomanyrequests", "throttl", "resourceexhausted", "overloaded")
 
 
@@ -91,8 +92,23 @@ def _slower(case: Case, what: str, values: tuple[Floats, Floats], common: float)
     before, after = float(test.before or 0), float(test.after or 0)
     if min(before, after) <= 0 or abs(after - before) < (LEAST_S if "token" not in what else LEAST_S / 10):
         return None
+    if not _apart(*values):
+        return None
     beyond = (after / before) / common
     return test if ratio(beyond, 1.0) >= SLOWER and ratio(before, after) >= SLOWER else None
+
+
+def _apart(before: Floats, after: Floats) -> bool:
+    """Are the parts of one side's time, but for one, all above or all below those of the other, but for one?
+
+    Times of neighbours are alike, so a busy minute looks like a thousand independent slow calls to any test.
+    One part may differ: that in which the service warmed up, say.
+    """
+    parts = [
+        sorted(float(np.median(part)) for part in np.array_split(finite(side), PARTS) if part.size)
+        for side in (before, after)
+    ]
+    return parts[1][1] > parts[0][-2] or parts[1][-2] < parts[0][1]
 
 
 def common_slowdown(case: Case) -> float:
