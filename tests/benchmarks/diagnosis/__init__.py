@@ -12,4 +12,6 @@ def figures(run: Run) -> Iterator[Figure]:
     from tests.benchmarks.diagnosis import compare, laboratory
 
     yield from compare.figures(run)
-    yield from laboratory.figures(run)
+    scores = ("diagnosis.top1_pct", "diagnosis.top3_pct", "diagnosis.false_alarms_pct", "diagnosis.fault.")
+    if run.wants(*scores):
+        yield from laboratory.figures(run)
