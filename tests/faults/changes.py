@@ -167,7 +167,11 @@ def halve_precision(model: Any) -> None:
 def _after(module: Any, change: Callable[[Any], Any]) -> None:
     """Let a module's kernel give something else; its weights stay as they are."""
     forward = module.forward
-    module.forward = lambda *args, **kwargs: change(forward(*args, **kwargs))
+
+    def otherwise(*args: Any, **kwargs: Any) -> Any:
+        return change(forward(*args, **kwargs))
+
+    module.forward = otherwise
 
 
 def noise_in_a_layer(model: Any) -> None:
