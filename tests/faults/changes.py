@@ -65,7 +65,8 @@ class Change:
         expected: kinds of cause of which one must be named; none: nothing may be.
         start: what both days begin with.
         simulated: what is not the real thing, in words; empty if all is.
-        level: the recording level without which nobody could tell.
+        level: what must be recorded for it to be named: spans alone, also prompts' structure, or layers; all
+            three are by default.  Spans: it was named with structure and probes switched off.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Change:
     expected: frozenset[Kind]
     start: Callable[[], Day] = plain
     simulated: str = ""
-    level: str = "default"
+    level: str = "spans"
 
 
 def _release(**changes: Any) -> Callable[[Day], None]:
@@ -221,14 +222,15 @@ def _fault(name: str, apply: Callable[[Day], None], *expected: Kind, **more: Any
 
 
 FAULTS = (
-    _fault("embedder swapped", _release(embedder="halved"), _K.EMBEDDER_CHANGED),
+    _fault("embedder swapped", _release(embedder="halved"), _K.EMBEDDER_CHANGED, level="structure"),
     _fault(
         "embedder and index swapped",
         _release(embedder="halved", index_embedder="halved"),
         _K.EMBEDDER_CHANGED,
+        level="structure",
     ),
-    _fault("embedder prefix lost", _release(query_prefix=""), _K.EMBEDDER_CHANGED),
-    _fault("embedder in eight bits", _release(embedder="eight bits"), _K.EMBEDDER_CHANGED),
+    _fault("embedder prefix lost", _release(query_prefix=""), _K.EMBEDDER_CHANGED, level="structure"),
+    _fault("embedder in eight bits", _release(embedder="eight bits"), _K.EMBEDDER_CHANGED, level="structure"),
     _fault("tenth of the corpus lost", lose_documents, _K.INDEX_LOST),
     _fault("old index restored", restore_old_index, _K.INDEX_STALE, _K.INDEX_REWRITTEN),
     _fault("documents duplicated", index_twice, _K.INDEX_DUPLICATED),
@@ -245,13 +247,15 @@ FAULTS = (
         "prompt template changed",
         _release(template="Use this:\n\n{context}\n\nThe user asks: {question}\nAnswer:"),
         _K.PROMPT_CHANGED,
+        level="structure",
     ),
-    _fault("context truncated", _release(context_characters=500), _K.CONTEXT_DROPPED),
-    _fault("context dropped", _release(context=0), _K.CONTEXT_DROPPED),
+    _fault("context truncated", _release(context_characters=500), _K.CONTEXT_DROPPED, level="structure"),
+    _fault("context dropped", _release(context=0), _K.CONTEXT_DROPPED, level="structure"),
     _fault(
         "system prompt changed",
         _release(system=SYSTEM.replace("one short sentence", "plain words")),
         _K.SYSTEM_PROMPT_CHANGED,
+        level="structure",
     ),
     _fault("model switched", _release(model="gpt-4o-mini"), _K.MODEL_CHANGED),
     _fault("model version behind the same name", _behaviour(fingerprint="fp_b0c1d2"), _K.MODEL_CHANGED),
@@ -259,19 +263,31 @@ FAULTS = (
     _fault("temperature raised", _release(temperature=1.0), _K.SAMPLING_CHANGED),
     _fault("max_tokens lowered", _release(max_tokens=8), _K.SAMPLING_CHANGED, _K.OUTPUT_CUT),
     _fault("provider cuts answers", _behaviour(limit=8), _K.OUTPUT_CUT),
-    _fault("tokenizer changed", _behaviour(tokenizer="wordpiece"), _K.TOKENIZER_CHANGED),
+    _fault("tokenizer changed", _behaviour(tokenizer="wordpiece"), _K.TOKENIZER_CHANGED, level="structure"),
     _fault("cache hits lost", _behaviour(cached=0.1), _K.CACHE_LOST),
     _fault("provider slower", _behaviour(delay_s=0.06), _K.PROVIDER_SLOWER),
     _fault("rate limited", _behaviour(limited=0.15), _K.PROVIDER_LIMITED),
     _fault("queueing in the process", queue, _K.QUEUEING),
     _fault("consumer stalling", _release(stall_s=0.004), _K.CONSUMER_STALLING),
-    _fault("weights of a layer changed", _layers(retrain_a_layer), _K.WEIGHTS_CHANGED, start=inside),
-    _fault("layer scaled", _layers(scale_a_layer), _K.WEIGHTS_CHANGED, start=inside),
-    _fault("noise in a layer", _layers(noise_in_a_layer), _K.LAYERS_DIVERGED, start=inside),
-    _fault("precision changed", _layers(halve_precision), _K.PRECISION_CHANGED, start=inside),
-    _fault("NaN born in a layer", _layers(nan_in_a_layer), _K.NON_FINITE, start=inside),
-    _fault("dead units", _layers(kill_units), _K.DEAD_UNITS, start=inside),
-    _fault("batches instead of single prompts", _release(batch=4), _K.TRAFFIC_CHANGED, start=inside),
+    _fault(
+        "weights of a layer changed",
+        _layers(retrain_a_layer),
+        _K.WEIGHTS_CHANGED,
+        start=inside,
+        level="layers",
+    ),
+    _fault("layer scaled", _layers(scale_a_layer), _K.WEIGHTS_CHANGED, start=inside, level="layers"),
+    _fault("noise in a layer", _layers(noise_in_a_layer), _K.LAYERS_DIVERGED, start=inside, level="layers"),
+    _fault("precision changed", _layers(halve_precision), _K.PRECISION_CHANGED, start=inside, level="layers"),
+    _fault("NaN born in a layer", _layers(nan_in_a_layer), _K.NON_FINITE, start=inside, level="layers"),
+    _fault("dead units", _layers(kill_units), _K.DEAD_UNITS, start=inside, level="layers"),
+    _fault(
+        "batches instead of single prompts",
+        _release(batch=4),
+        _K.TRAFFIC_CHANGED,
+        start=inside,
+        level="layers",
+    ),
     _fault(
         "library version changed",
         _release(libraries={"transformers": "5.25.1", "tokenizers": "0.24.0"}),
@@ -316,5 +332,5 @@ CONTROLS = (
     Change("other machine load", load, frozenset()),
     Change("fewer requests of the same mix", quiet, frozenset()),
     Change("other seed, reranked", nothing, frozenset(), start=reranked),
-    Change("other seed, model inside", nothing, frozenset(), start=inside),
+    Change("other seed, model inside", nothing, frozenset(), start=inside, level="layers"),
 )
