@@ -24,7 +24,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS = 1
 .PHONY: help venv demo unit test check format lint types bench soak clean services
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --- environment -------------------------------------------------------------------------------------
 # Two stamps: `make demo` does not wait for test tools.  Both are renewed in place when a version or a
@@ -76,8 +76,12 @@ format: $(VENV)/.complete  ## format the code, and repair what ruff can
 bench: $(VENV)/.complete  ## benchmarks; GROUP=name runs one group
 	$(BIN)/python -m tests.benchmarks $(GROUP)
 
-soak: $(VENV)/.complete services  ## tests that run for many minutes
+soak: $(VENV)/.complete services llama-server  ## tests that run for many minutes
 	$(PYTEST) -m soak -o timeout=0 $(ARGS)
+
+.PHONY: llama-server
+llama-server: $(VENV)/.complete  ## build llama.cpp's server, which `make soak` asks: once, ten minutes
+	$(BIN)/python tests/support/llama.py
 
 # Real programs that the tests use and PyPI does not have.
 services:
