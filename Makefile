@@ -21,7 +21,7 @@ export TOKENIZERS_PARALLELISM = false
 # pyright is pinned: no question to the network whether there is a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS = 1
 
-.PHONY: help venv demo unit test check format lint types bench soak clean services
+.PHONY: help venv demo unit test check format lint types docs bench soak clean services
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,10 @@ types: $(VENV)/.complete
 format: $(VENV)/.complete  ## format the code, and repair what ruff can
 	$(BIN)/ruff check --fix --exit-zero
 	$(BIN)/ruff format
+
+docs: $(VENV)/.complete  ## renew the reference, and build the documentation into build/docs
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(VENV)/.complete  ## benchmarks; GROUP=name runs one group
 	$(BIN)/python -m tests.benchmarks $(GROUP)

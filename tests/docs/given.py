@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import neuronscope as ns
+from collectors import serving
 
 Names = dict[str, Any]
 
@@ -90,6 +91,15 @@ def recording() -> Generator[Names]:
 
 
 @contextmanager
+def lambda_function() -> Generator[Names]:
+    """A provider, and a collector that has the span of the invocation when the page ends."""
+    with provider(), serving() as collector:
+        with patch.dict(os.environ, {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}):
+            yield {}
+        assert collector.spans == ["chat gpt-4o-mini"]
+
+
+@contextmanager
 def onnx_file() -> Generator[Names]:
     """A model of one layer, in the file `encoder.onnx`."""
     import numpy as np
@@ -120,4 +130,5 @@ GIVEN: dict[str, Callable[[], AbstractContextManager[Names]]] = {
     "model": model,
     "recording": recording,
     "onnx_file": onnx_file,
+    "lambda_function": lambda_function,
 }
