@@ -268,7 +268,7 @@ FAULTS = (
     _fault("provider slower", _behaviour(delay_s=0.06), _K.PROVIDER_SLOWER),
     _fault("rate limited", _behaviour(limited=0.15), _K.PROVIDER_LIMITED),
     _fault("queueing in the process", queue, _K.QUEUEING),
-    _fault("consumer stalling", _release(stall_s=0.004), _K.CONSUMER_STALLING),
+    _fault("consumer stalling", _release(stall_s=0.004), _K.CONSUMER_STALLING, level="structure"),
     _fault(
         "weights of a layer changed",
         _layers(retrain_a_layer),
