@@ -10,7 +10,17 @@ import pytest
 import neuronscope as ns
 from neuronscope.engine.environment import environment
 from neuronscope.engine.streams import TIMED_EVERY, StreamState, observe_generator
-from neuronscope.engine.structure import BITS, BURST, RATE, Structure, checksum, pieces
+from neuronscope.engine.structure import (
+    BITS,
+    BURST,
+    GRACE_S,
+    MAX_CHARACTERS,
+    RATE,
+    REFILL,
+    Structure,
+    checksum,
+    pieces,
+)
 from neuronscope.instrumentation import Endpoint, Hit, Message, Operation, Request
 from neuronscope.signals import names
 from neuronscope.testing import InMemoryExporter
@@ -153,11 +163,32 @@ def test_the_environment_is_told_without_importing_anything() -> None:
 
 
 def test_a_busy_service_pays_for_some_traces_only() -> None:
-    """All calls of a trace or none; a burst, then so many a second."""
-    now = 0.0
-    structure = Structure(lambda: now)
+    """All calls of a trace or none; a burst, then as many as are earned; between them no text is kept."""
+    now, wanted = 0.0, [True]
+    structure = Structure(lambda: now, wanted.append)
     admitted = [structure.admits(trace) for trace in range(1_000)]
     assert sum(admitted) == BURST
+    assert wanted == [True]  # the last traces are not over
     assert all(structure.admits(trace) is was for trace, was in list(enumerate(admitted))[:BURST])
-    now = 2.0
-    assert sum(structure.admits(trace) for trace in range(2_000, 3_000)) == 2 * RATE
+    now = GRACE_S + 0.1
+    assert not structure.admits(2_000)
+    assert wanted == [True, False]
+    now = REFILL / RATE
+    assert sum(structure.admits(trace) for trace in range(2_001, 3_000)) == REFILL
+    assert wanted == [True, False, True]
+
+
+def test_a_long_prompt_is_not_read_whole() -> None:
+    """Its length is told; its beginning and end count; nothing is said of its documents."""
+    text = f"Passages:\n{'x' * MAX_CHARACTERS}\nQuestion: why?"
+    structure = Structure()
+    structure.of_hits(7, [[Hit("1", 0.5, None, DOCUMENTS[1])]])
+    facts = structure.of_request(7, request(text))
+    assert facts[names.PROMPT_CHARACTERS] == len(text)
+    assert {checksum("Passages:"), checksum("Question:")} <= {*facts[names.PROMPT_PIECES]}
+    assert names.PROMPT_DOCUMENTS_RETRIEVED not in facts
+    parts = [Message("user", [{"type": "text", "content": text[:1_000]}])] * 1_000
+    many = structure.of_request(7, Request(messages=parts))
+    assert many[names.PROMPT_CHARACTERS] == 1_000 * 1_000 + 999
+    changed = structure.of_request(7, Request(messages=[*parts[:-1], Message("user", [{"content": "?"}])]))
+    assert changed[names.PROMPT_CHECKSUM] != many[names.PROMPT_CHECKSUM]

@@ -93,7 +93,7 @@ class Engine(Calls):
         self._paused: Worker | None = None
         self._inherited: Sequence[Exporter] = ()
         self._text_bytes = 0
-        self._texts_weighed = 0
+        self._unweighed = 0
         self._begun = 0
         self._not_before = 0  # spans that began earlier are those of the process we were forked from
 
@@ -286,20 +286,24 @@ class Engine(Calls):
         if worker is None:
             self.count_lost("span", "stopped", 1)
             return
-        call, content = span.call, self._policy.content
-        if call is None or not (content or call.result.__class__ is bytes or call.snapshot.endpoint.size):
-            worker.put(span, SPAN_BYTES if call is None else SPAN_BYTES + self._texts_held(call))
+        call, policy = span.call, self._policy
+        if call is None:
+            worker.put(span, SPAN_BYTES)
+        elif policy.content or call.result.__class__ is bytes or call.snapshot.endpoint.size:
+            worker.put(span, SPAN_BYTES + (GUARD.always("sizes", call.held_bytes, policy.content) or 0))
+        elif policy.keeps_texts:
+            self._unweighed -= 1
+            if self._unweighed < 0:
+                self._weigh(call)
+            worker.put(span, SPAN_BYTES + self._text_bytes)
         else:
-            worker.put(span, SPAN_BYTES + (GUARD.always("sizes", call.held_bytes, content) or 0))
+            worker.put(span, SPAN_BYTES)
 
-    def _texts_held(self, call: Invocation) -> int:
-        """About how much a call's texts hold until their structure is read; one of some is weighed."""
-        if not self._policy.keeps_texts:
-            return 0
-        self._texts_weighed += 1
-        if self._texts_weighed % WEIGHED_EVERY == 1:
-            self._text_bytes = GUARD.always("sizes", call.held_bytes, True) or 0
-        return self._text_bytes if self._text_bytes > LARGE_TEXTS else 0
+    def _weigh(self, call: Invocation) -> None:
+        """About how much a call's texts hold until their structure is read: one of some stands for all."""
+        self._unweighed = WEIGHED_EVERY
+        held = GUARD.always("sizes", call.held_bytes, True) or 0
+        self._text_bytes = held if held > LARGE_TEXTS else 0
 
     def _finish_foreign(self, span: LightSpan) -> None:
         """The service's own pipeline gets its span now: filled, and ended in order."""

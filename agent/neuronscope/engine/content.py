@@ -91,12 +91,15 @@ class ContentPolicy:
         self.content = self.content_on_spans or self.content_on_events
         self._hash_identifiers = settings.hash_identifiers
         self.max_length = settings.attribute_max_length
-        self.structure = Structure() if settings.structure else None
+        self.structure = Structure(on_want=self._keep_texts) if settings.structure else None
         self.keeps_texts = self.content or settings.structure
         self._redactor = redactor
         self._key = os.urandom(16)
         self._redactor_rests_until = 0.0
         self.redactions_failed = 0
+
+    def _keep_texts(self, wanted: bool) -> None:
+        self.keeps_texts = self.content or wanted
 
     def apply(self, attributes: Mapping[str, Any]) -> dict[str, AttributeValue]:
         """Attributes of a span: plain Python values, without what may not be recorded, within the limits."""

@@ -18,17 +18,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from neuronscope.instrumentation import Hit, Message, Request
+from neuronscope.instrumentation import Hit, Request
 from neuronscope.signals import names
 
 BITS: Final = 12
 MAX_LINES: Final = 16  # from the beginning of a prompt, and as many from its end
 MAX_TRACES: Final = 512
 MAX_DOCUMENTS: Final = 64
-BURST: Final = 256  # traces that are read at once, and a second after them
-RATE: Final = 20
+MAX_CHARACTERS: Final = 262_144  # of a longer prompt the beginning and the end are read, half as many each
+BURST: Final = 256  # traces that are read at once
+RATE: Final = 2  # a second are earned after them,
+REFILL: Final = 128  # and read once they are so many
+GRACE_S: Final = 5.0  # in which the last traces' later calls are read, too
 _LABEL: Final = 48  # characters within which a colon ends a label
 _LINE: Final = 64
+_LINES_WITHIN: Final = 16_384  # characters of a prompt's beginning, and of its end
 _EDGE: Final = 48  # characters of a document's beginning and end
 _SYSTEM: Final = frozenset({"system", "developer"})
 _MASK: Final = (1 << BITS) - 1
@@ -40,30 +44,54 @@ class Structure:
     """Reads the structure of requests.  For one thread.
 
     Joins what was retrieved in a trace with the prompts that follow in it.
+
+    Args:
+        on_want: told when texts need not be kept any more, and when they must be again.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        on_want: Callable[[bool], None] = lambda _: None,
+    ) -> None:
         self._retrieved: OrderedDict[int, list[Document]] = OrderedDict()
         self._admitted: OrderedDict[int, None] = OrderedDict()
         self._clock = clock
         self._left, self._at = float(BURST), clock()
+        self._on_want = on_want
+        self._wanted = True
+        self._spent_at: float | None = None
 
     def admits(self, trace_id: int) -> bool:
-        """Is this trace's structure read?  All of a trace's calls are, or none.
+        """Is this trace's structure read?  All calls of a trace are, or none (in `GRACE_S`).
 
-        A comparison needs some hundred traces, not every one; a busy service must not pay for more.
+        A comparison needs some hundred traces, not every one; a busy service must not pay for more, so
+        that most of the time not even a reference to its texts is kept.
         """
         if trace_id in self._admitted:
             return True
         now = self._clock()
         self._left, self._at = min(BURST, self._left + RATE * (now - self._at)), now
-        if self._left < 1:
+        if self._spent_at is not None:
+            if self._left < REFILL:
+                if now > self._spent_at + GRACE_S:
+                    self._want(False)
+                return False
+            self._spent_at = None
+            self._want(True)
+        elif self._left < 1:
+            self._spent_at = now
             return False
         self._left -= 1
         self._admitted[trace_id] = None
         if len(self._admitted) > MAX_TRACES:
             self._admitted.popitem(last=False)
         return True
+
+    def _want(self, wanted: bool) -> None:
+        if wanted is not self._wanted:
+            self._wanted = wanted
+            self._on_want(wanted)
 
     def of_request(self, trace_id: int, request: Request) -> Facts:
         """Attributes of a request that was read with its content."""
@@ -72,21 +100,22 @@ class Structure:
             facts |= _inputs(request.inputs)
         if request.tools:
             facts[names.TOOLS_FINGERPRINT] = _fingerprint(
-                json.dumps(list(request.tools), sort_keys=True, default=str)
+                json.dumps(tool, sort_keys=True, default=str) for tool in request.tools
             )
         if request.messages is None and not request.system:
             return facts
-        messages = request.messages or ()
-        system = [*_texts(request.system or ()), *_said(messages, system=True)]
+        system, said = _texts_of(request)
         if system:
-            facts[names.SYSTEM_FINGERPRINT] = _fingerprint("\n".join(system))
+            facts[names.SYSTEM_FINGERPRINT] = _fingerprint(system)
             facts[names.SYSTEM_CHARACTERS] = sum(map(len, system))
-        prompt = "\n".join(_said(messages, system=False))
+        prompt, characters = _joined(said)
         if prompt:
-            facts[names.PROMPT_CHARACTERS] = len(prompt)
+            facts[names.PROMPT_CHARACTERS] = characters
             facts[names.PROMPT_CHECKSUM] = checksum(prompt)
             facts[names.PROMPT_PIECES] = [checksum(piece) for piece in pieces(prompt)]
-        return facts | self._documents(trace_id, prompt if not system else "\n".join([*system, prompt]))
+        if trace_id in self._retrieved and (prompt or system) and characters <= MAX_CHARACTERS:
+            facts |= self._documents(trace_id, f"{_joined(system)[0]}\n{prompt}" if system else prompt)
+        return facts
 
     def of_hits(self, trace_id: int, hits: Iterable[Sequence[Hit]]) -> None:
         """Remember what a search found, for the prompts that follow in its trace."""
@@ -99,9 +128,7 @@ class Structure:
             self._retrieved.popitem(last=False)
 
     def _documents(self, trace_id: int, prompt: str) -> Facts:
-        documents = self._retrieved.get(trace_id)
-        if not documents or not prompt:
-            return {}
+        documents = self._retrieved[trace_id]
         begun = [tail in prompt for head, tail in documents if head in prompt]
         return {
             names.PROMPT_DOCUMENTS_RETRIEVED: len(documents),
@@ -117,6 +144,8 @@ def checksum(text: str) -> int:
 
 def pieces(text: str) -> Iterator[str]:
     """What of a prompt may be its template: lines, and of lines that have a label the label alone."""
+    if len(text) > 2 * _LINES_WITHIN:
+        text = f"{text[:_LINES_WITHIN]}\n{text[-_LINES_WITHIN:]}"
     lines = [stripped for line in text.splitlines() if (stripped := line.strip())]
     if len(lines) > 2 * MAX_LINES:
         lines = lines[:MAX_LINES] + lines[-MAX_LINES:]
@@ -126,23 +155,53 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def _inputs(inputs: Sequence[str]) -> Facts:
+    text, characters = _joined(inputs)
     first = inputs[0]
     end = first.find(":", 0, _LABEL)
     return {
-        names.PROMPT_CHARACTERS: sum(map(len, inputs)),
-        names.PROMPT_CHECKSUM: checksum("\n".join(inputs)),
+        names.PROMPT_CHARACTERS: characters,
+        names.PROMPT_CHECKSUM: checksum(text),
         names.PROMPT_PIECES: [checksum(first[: end + 1])] if end > 0 else [],
     }
 
 
-def _fingerprint(text: str) -> str:
-    return blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+def _fingerprint(texts: Iterable[str]) -> str:
+    digest = blake2b(digest_size=8)
+    for text in texts:
+        digest.update(text.encode("utf-8", "replace"))
+        digest.update(b"\n")
+    return digest.hexdigest()
 
 
-def _said(messages: Iterable[Message], *, system: bool) -> Iterator[str]:
-    for message in messages:
-        if (message.role in _SYSTEM) is system:
-            yield from _texts(message.parts)
+def _joined(texts: Sequence[str]) -> tuple[str, int]:
+    """Texts in one, of long ones the beginning and the end, and how many characters they have."""
+    characters = sum(map(len, texts)) + max(0, len(texts) - 1)
+    if characters <= MAX_CHARACTERS:
+        return "\n".join(texts), characters
+    half = MAX_CHARACTERS // 2
+    beginning = _within(texts, half, lambda text, room: text[:room])
+    end = _within(tuple(reversed(texts)), half, lambda text, room: text[-room:])
+    return "\n".join([*beginning, *reversed(end)]), characters
+
+
+def _within(texts: Sequence[str], room: int, cut: Callable[[str, int], str]) -> list[str]:
+    """As many of the texts as have room, the last of them cut."""
+    found: list[str] = []
+    for text in texts:
+        if room <= 0:
+            break
+        found.append(cut(text, room))
+        room -= len(found[-1]) + 1
+    return found
+
+
+def _texts_of(request: Request) -> tuple[list[str], list[str]]:
+    """What the service tells the model, and what is said to it."""
+    system = list(_texts(request.system or ()))
+    said: list[str] = []
+    for message in request.messages or ():
+        (system if message.role in _SYSTEM else said).extend(_texts(message.parts))
+    return system, said
 
 
 def _texts(parts: Iterable[Mapping[str, Any]]) -> Iterator[str]:

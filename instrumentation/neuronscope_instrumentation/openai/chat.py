@@ -24,23 +24,25 @@ _MESSAGE_COUNT: Final = "message_count"
 _OUTPUT_TYPE: Final = "output_type"
 _STOP: Final = "stop"
 _TOOLS: Final = "tools"
+_LISTS: Final = (list, tuple)
 
 
 def keep_chat(kept: dict[str, Any], body: Mapping[str, Any], content: bool) -> None:
     """Add to `kept` what of a request's body is no scalar."""
-    # A list is copied, never anything that reading would use up.
-    messages = body.get("messages")
-    if isinstance(messages, list | tuple):
-        kept[_MESSAGE_COUNT] = len(items(messages))
+    messages: Any = body.get("messages")
+    known_length = isinstance(messages, _LISTS)
+    if known_length:
+        kept[_MESSAGE_COUNT] = len(messages)
+    if content:
+        kept[_MESSAGES] = list(messages) if known_length else []  # never what reading would use up
+        stop = body.get("stop")
+        if stop is not None:
+            kept[_STOP] = [stop] if isinstance(stop, str) else list(items(stop))
     if "response_format" in body or "modalities" in body:
         kept[_OUTPUT_TYPE] = _output_type(body)
     tools = body.get("tools") or body.get("functions")
     if tools:
         kept[_TOOLS] = list(items(tools))
-    if content:
-        kept[_MESSAGES] = list(items(messages))
-        stop = body.get("stop")
-        kept[_STOP] = [stop] if isinstance(stop, str) else list(items(stop))
 
 
 def _output_type(body: Mapping[str, Any]) -> str | None:
