@@ -20,7 +20,7 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s#]+)(?:#[^)\s]*)?\)")
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     """Dead links, lost anchors and pages that nobody finds are errors; nothing is loaded from elsewhere."""
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
         cwd=ROOT,
         env=environment(NO_MKDOCS_2_WARNING="1"),
         capture_output=True,
