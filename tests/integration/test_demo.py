@@ -14,19 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import openai
 import psutil
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace import SpanKind
 
+from client_cases import agent
 from collectors import rotel, serving, until
 from neuronscope.artifact import Artifact, load
 from neuronscope.cli.demo import PREFIX
-from neuronscope.demo.models import prepare_smollm2
+from neuronscope.demo.models import SMOLLM2, prepare_smollm2
 from neuronscope.demo.runner import MODEL_SERVER, DemoError, DemoProcesses
 from neuronscope.signals import names
+from neuronscope.signals.records import SpanRecord
 from neuronscope.viewer.tree import Node, traces
+from wiretap import Tap, Wire, told_by_openai
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -47,6 +52,7 @@ class Run:
     recording: Artifact
     folder: Path
     bodies: list[bytes]
+    asked: list[tuple[SpanRecord, Wire]]
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +85,28 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             },
         ) as processes:
             answer = processes.ask(QUESTION)
+            asked = [ask(processes.model_port, **options) for options in ({}, STREAMED)]
         recording = load(folder / "nsz")
         expected = {span.span_id for span in recording.telemetry.spans}
         until(lambda: len(span_ids(body for _, _, body in sink.requests)) >= len(expected))
         bodies = [body for path, _, body in sink.requests if path.endswith("traces")]
-    return Run(answer.text, recording, folder, bodies)
+    return Run(answer.text, recording, folder, bodies, asked)
+
+
+STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def ask(port: int, **options: Any) -> tuple[SpanRecord, Wire]:
+    """Ask the model server from here: our span, and what the server answered."""
+    wire = Wire()
+    with agent("on", "openai") as exporter, httpx2.Client(transport=Tap(wire, port), timeout=120) as http:
+        client: Any = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", http_client=http)
+        messages = [{"role": "user", "content": "Name a colour."}]
+        answer = client.chat.completions.create(model=SMOLLM2, messages=messages, max_tokens=6, **options)
+        if options:
+            assert list(answer)
+    (span,) = exporter.spans
+    return span, wire
 
 
 def span_ids(bodies: Iterator[bytes]) -> set[int]:
@@ -151,6 +174,16 @@ def test_one_trace_runs_through_both_processes(run: Run) -> None:
     assert inside[names.LAYERS_OBSERVED] == 30
     assert len(inside[names.LAYERS_IDS]) == 30  # type: ignore[arg-type]
     assert inside[names.LAYERS_NON_FINITE] == 0
+
+
+def test_spans_say_what_the_model_server_says(run: Run) -> None:
+    """`transformers serve`, whole and streamed: tokens and reason as in its own answer."""
+    for span, wire in run.asked:
+        told = told_by_openai(wire.documents())
+        assert {key: span.attributes.get(key) for key in told} == told
+        assert span.attributes[names.OUTPUT_TOKENS] == 6
+        assert span.attributes[names.FINISH_REASONS] == ["length"]
+        assert f"{span.span_id:016x}" in wire.requests[0].headers["traceparent"]
 
 
 def test_each_step_of_the_model_has_layer_records(run: Run) -> None:

@@ -6,10 +6,8 @@ Its answers are read as they pass on the wire, beside the SDK.  Asserted are sha
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from client_cases import agent
 from llama import MODEL, Llama, serving
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanRecord
+from wiretap import AsyncTap, Tap, Wire, told_by_openai
 
 pytestmark = [pytest.mark.soak, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -39,122 +38,20 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Generator[Llama]:
         yield server
 
 
-# --- what passes on the wire -----------------------------------------------------------------------------
-@dataclass
-class Wire:
-    """Requests that were sent, and the bytes that came back, as they came."""
-
-    requests: list[httpx2.Request] = field(default_factory=list[httpx2.Request])
-    bodies: list[bytearray] = field(default_factory=list[bytearray])
-
-    def kept(self, request: httpx2.Request) -> bytearray:
-        self.requests.append(request)
-        self.bodies.append(bytearray())
-        return self.bodies[-1]
-
-    def documents(self, body: int = -1) -> list[dict[str, Any]]:
-        """The answer, or the events of a stream."""
-        text = self.bodies[body].decode()
-        if not text.startswith(("data:", "event:")):
-            return [json.loads(text)]
-        found = [line.removeprefix("data:").strip() for line in text.splitlines() if line.startswith("data:")]
-        return [json.loads(line) for line in found if line != "[DONE]"]
-
-
-class Tap(httpx2.HTTPTransport):
-    """Passes everything on, to the server wherever the URL points, and keeps a copy."""
-
-    def __init__(self, server: Llama, wire: Wire) -> None:
-        super().__init__()
-        self._server, self._wire = server, wire
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        copy = self._wire.kept(request)
-        request.url = request.url.copy_with(host="127.0.0.1", port=self._server.port)
-        response = super().handle_request(request)
-        response.stream = Copied(response.stream, copy)
-        return response
-
-
-class AsyncTap(httpx2.AsyncHTTPTransport):
-    """Its asynchronous twin."""
-
-    def __init__(self, wire: Wire) -> None:
-        super().__init__()
-        self._wire = wire
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        copy = self._wire.kept(request)
-        response = await super().handle_async_request(request)
-        response.stream = AsyncCopied(response.stream, copy)
-        return response
-
-
-class Copied(httpx2.SyncByteStream):
-    """A body that leaves a copy."""
-
-    def __init__(self, stream: Any, copy: bytearray) -> None:
-        self._stream, self._copy = stream, copy
-
-    def __iter__(self) -> Iterator[bytes]:
-        for part in self._stream:
-            self._copy.extend(part)
-            yield part
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-class AsyncCopied(httpx2.AsyncByteStream):
-    """Its asynchronous twin."""
-
-    def __init__(self, stream: Any, copy: bytearray) -> None:
-        self._stream, self._copy = stream, copy
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for part in self._stream:
-            self._copy.extend(part)
-            yield part
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
+# --- how it is asked -----------------------------------------------------------------------------------
 @contextmanager
 def openai_client(server: Llama, wire: Wire, base: str = "") -> Generator[Any]:
-    with httpx2.Client(transport=Tap(server, wire), timeout=300) as http:
+    with httpx2.Client(transport=Tap(wire, server.port), timeout=300) as http:
         yield openai.OpenAI(base_url=base or f"{server.url}/v1", api_key="x", max_retries=0, http_client=http)
 
 
 @contextmanager
 def anthropic_client(server: Llama, wire: Wire) -> Generator[Any]:
-    with httpx2.Client(transport=Tap(server, wire), timeout=300) as http:
+    with httpx2.Client(transport=Tap(wire, server.port), timeout=300) as http:
         yield anthropic.Anthropic(base_url=server.url, api_key="x", max_retries=0, http_client=http)
 
 
 # --- what a span must say --------------------------------------------------------------------------------
-def told_by_openai(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    """Facts of an answer in OpenAI's words, whole or streamed."""
-    answer = documents[-1].get("response", documents[-1])  # the last event of a stream of responses holds all
-    usage = answer["usage"]
-    reasons = {
-        choice["index"]: choice["finish_reason"]
-        for document in documents
-        for choice in document.get("choices", ())
-        if choice["finish_reason"]
-    }
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    return {
-        names.RESPONSE_ID: answer["id"],
-        names.RESPONSE_MODEL: answer["model"],
-        names.INPUT_TOKENS: usage.get("prompt_tokens", usage.get("input_tokens")),
-        names.OUTPUT_TOKENS: usage.get("completion_tokens", usage.get("output_tokens")),
-        names.CACHE_READ_TOKENS: details["cached_tokens"],
-        # A response has a status in their place: this server always says that it is completed.
-        names.FINISH_REASONS: [reasons[index] for index in sorted(reasons)] or ["stop"],
-    }
-
-
 def told_by_anthropic(documents: list[dict[str, Any]]) -> dict[str, Any]:
     """Facts of a message, whole or streamed; its input tokens leave cached ones out, ours have them in."""
     message: dict[str, Any] = {}
