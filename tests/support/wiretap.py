@@ -108,7 +108,7 @@ def told_by_openai(documents: list[dict[str, Any]]) -> dict[str, Any]:
         for choice in document.get("choices", ())
         if choice.get("finish_reason")
     }
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    details: dict[str, Any] = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
     return {
         names.RESPONSE_ID: answer["id"],
         names.RESPONSE_MODEL: answer["model"],
