@@ -63,8 +63,12 @@ def problem(arguments: Sequence[str]) -> str | None:
         values, _, _ = found.make_parser(context).parse_args(rest)
         for parameter in found.params:
             one = values.get(parameter.name or "")
-            if isinstance(parameter.type, click.Choice) and isinstance(one, str) and not one.isupper():
+            if not isinstance(one, str) or "$" in one or one.isupper() or "FROM" in one:
+                continue  # a variable, or a word that stands for a value
+            if isinstance(parameter.type, click.Choice):
                 parameter.type.convert(one, parameter, context)
+            elif parameter.callback is not None:
+                parameter.callback(context, parameter, one)
     except click.UsageError as error:
         return error.format_message()
     return None

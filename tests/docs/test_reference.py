@@ -21,7 +21,7 @@ OTHERS = {
     "OTEL_RESOURCE_ATTRIBUTES",
     "OTEL_TRACES_SAMPLER",
 }
-PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 
 
 @pytest.mark.integration
