@@ -151,7 +151,7 @@ def test_request_becomes_a_server_span_named_after_its_route(server: Server, kep
     span = only_server_span(kept)
     assert (span.name, span.kind, span.status) == ("GET /hello/{name}", SpanKind.SERVER, StatusCode.UNSET)
     # A busy machine may take a while from the end of the answer to that of the call.
-    assert {key: told for key, told in span.attributes.items() if key != names.BACKGROUND} == {
+    assert {key: told for key, told in span.attributes.items() if key != names.BACKGROUND_DURATION} == {
         "http.request.method": "GET",
         "url.scheme": "http",
         "network.protocol.version": "1.1",
@@ -260,7 +260,7 @@ def test_background_task_belongs_to_the_request(server: Server, kept: Kept) -> N
     (after,) = [span for span in kept.spans if span.name == "afterwards"]
     assert after.parent_span_id == request.span_id
     assert request.end_unix_ns <= after.start_unix_ns
-    assert float(str(request.attributes[names.BACKGROUND])) >= WORK_S
+    assert float(str(request.attributes[names.BACKGROUND_DURATION])) >= WORK_S
     (points,) = [f.points for f in ENGINE.metrics.collect().families if f.metric is names.HTTP_DURATION]
     (duration,) = [point.value for point in points]
     assert isinstance(duration, HistogramValue)

@@ -315,7 +315,7 @@ STREAM_CONSUMER: Final = _attribute(
 TENANT: Final = _attribute(
     "neuronscope.tenant", "string", "For whom the call was made, if the service tells.", _ID
 )
-BACKGROUND: Final = _attribute(
+BACKGROUND_DURATION: Final = _attribute(
     "neuronscope.background.duration", "double", "Seconds of work after the answer had been sent."
 )
 FIDELITY: Final = _attribute("neuronscope.fidelity", "string", "Fidelity the governor allowed.")

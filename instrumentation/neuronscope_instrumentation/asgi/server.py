@@ -205,7 +205,7 @@ class Request:
         self._outcome(own, error)
         answered = self._answered_ns
         if answered is not None and (background := clock.wall_ns() - answered) >= BACKGROUND_NS:
-            own[names.BACKGROUND] = background / 1e9
+            own[names.BACKGROUND_DURATION] = background / 1e9
         self.scope = {}
         self._engine.finish(span, answered)
 
