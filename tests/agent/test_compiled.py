@@ -8,7 +8,10 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 import tracemalloc
+import weakref
+from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +24,11 @@ from opentelemetry.context import Context
 from pydantic import BaseModel
 
 from neuronscope import compiled
-from neuronscope.engine import content, facts, histogram, ids, opening, seam, sizes
+from neuronscope.engine import chunks, content, facts, histogram, ids, opening, seam, sizes
 from neuronscope.governor.purse import Purse
 from neuronscope.settings import Settings
 from neuronscope.signals import names
+from neuronscope.testing import fixed
 from neuronscope_exporters.otlp.attributes import TWINS
 from neuronscope_instrumentation.common import fields
 
@@ -388,3 +392,57 @@ def test_switched_off_the_twins_run() -> None:
         check=True,
     )
     assert run.stdout.strip() == "Python (NEURONSCOPE_NATIVE switches it off) True True"
+
+
+@everything
+@given(st.lists(st.sampled_from(["take", "asked", "seen", "hand over"]), max_size=120))
+def test_chunks_of_a_stream(steps: list[str]) -> None:
+    """The same chunks are kept, and the same are timed, whatever is asked in whatever order."""
+    pair: list[Any] = [NATIVE.Chunks(), chunks.ChunksInPython()]
+    for n, step in enumerate(steps):
+        told: list[Any] = []
+        for each in pair:
+            if step == "take":
+                told.append(each.take(n))
+            elif step == "asked":
+                told.append((each.asked(), each.held_ns > 0))
+            elif step == "seen":
+                each.waits = not each.waits
+                told.append(each.waits)
+            else:
+                told.append(each.hand_over())
+        assert told[0] == told[1]
+        assert (pair[0].kept, pair[0].count, len(pair[0].times())) == (
+            pair[1].kept,
+            pair[1].count,
+            8 * pair[1].count,
+        )
+    for each in pair:
+        times = array("q", each.times())
+        assert list(times) == sorted(times)
+        assert each.last == (times[-1] if times else 0)
+
+
+def test_chunks_are_timed_by_the_clock_of_streams() -> None:
+    """What the compiled one reads is between two readings of Python's; a clock of tests is obeyed."""
+    seen = chunks.new_chunks()
+    before = time.perf_counter_ns()
+    seen.take(1)
+    assert before <= seen.last <= time.perf_counter_ns()
+    with fixed():
+        assert type(chunks.new_chunks()) is chunks.ChunksInPython
+
+
+def test_chunks_that_hold_their_stream_are_collected() -> None:
+    """A stream that is in its own chunk goes all the same."""
+
+    class Held:
+        pass
+
+    held = Held()
+    seen = NATIVE.Chunks()
+    seen.take([held, seen])
+    gone = weakref.ref(held)
+    del held, seen
+    gc.collect()
+    assert gone() is None

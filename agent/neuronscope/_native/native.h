@@ -41,6 +41,7 @@ int ns_calls_ready(void);
 
 /* Add a file's types to the module; -1 with an exception. */
 int ns_add_series(PyObject *module); /* series.c */
+int ns_add_chunks(PyObject *module); /* chunks.c */
 
 /* Whether a call got as many arguments as it needs; 0 with an exception. */
 static inline int

@@ -117,7 +117,7 @@ def add_response(attributes: Attributes, response: Response, limit: int) -> None
 
 def stream_facts(operation: Operation, state: StreamState, start_perf_ns: int) -> Pairs:
     """How the stream went, in time; to rows of a store the conventions give no time of the first."""
-    yield names.STREAM_CHUNKS, len(state.times)
+    yield names.STREAM_CHUNKS, state.seen.count
     if state.end is not None:
         yield names.STREAM_END, state.end
     if state.consumer_ns is not None:

@@ -15,15 +15,11 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from types import GeneratorType
 from typing import Any, Literal, cast
 
-from neuronscope.engine import clock
+from neuronscope.engine.chunks import HAND_OVER_EVERY, TIMED_EVERY, new_chunks
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import Endpoint, Response
 
 StreamEnd = Literal["complete", "client_closed", "cancelled", "error", "abandoned"]
-# Chunks kept before they go to the worker.
-HAND_OVER_EVERY = 32
-# Of so many chunks one is timed until the service asks for the next: a power of two.
-TIMED_EVERY = 4
 
 
 class StreamState:
@@ -33,11 +29,9 @@ class StreamState:
         later: runs a function in the worker, in order with what finishes the stream; None: at once.
 
     Attributes:
-        chunks: those that are not with the worker yet.
-        times: clock readings of the chunks, in ns.
+        seen: the chunks, and when they came.
         first_content_ns: when the first chunk with content came.
         end: how the stream ended.
-        held_ns: for how long the service kept the chunks that are timed.
         fetching: the SDK is fetching the next chunk.
         source: the SDK's generator, which can tell that by itself.
     """
@@ -49,15 +43,13 @@ class StreamState:
         "_is_content",
         "_later",
         "_site",
-        "chunks",
         "end",
         "error",
         "fetching",
         "first_content_ns",
-        "held_ns",
         "response",
+        "seen",
         "source",
-        "times",
     )
 
     def __init__(
@@ -74,13 +66,11 @@ class StreamState:
         self._content = content
         self._is_content = endpoint.is_content
         self._finish: Callable[[StreamState, BaseException | None], None] | None = finish
-        self.chunks: list[Any] = []
-        self.times = array("q")
+        self.seen = new_chunks()
         self.first_content_ns: int | None = None
         self.response = Response()
         self.end: StreamEnd | None = None
         self.error: BaseException | None = None
-        self.held_ns = 0
         self.fetching = False
         self.source: GeneratorType[Any, Any, Any] | None = None
 
@@ -89,34 +79,46 @@ class StreamState:
         """Is the SDK fetching the next chunk?  What it closes then, it closes by itself."""
         return self.fetching or (self.source is not None and self.source.gi_running)
 
+    @property
+    def chunks(self) -> list[Any]:
+        """Those that are not with the worker yet."""
+        return self.seen.kept
+
+    @property
+    def times(self) -> array[int]:
+        """When each chunk came, by the clock, in ns."""
+        return array("q", self.seen.times())
+
     def take(self, chunk: Any) -> None:
         """Note a chunk on its way to the service."""
-        now = clock.elapsed_ns()
-        chunks = self.chunks
-        self.times.append(now)
-        chunks.append(chunk)
-        if self.first_content_ns is None:
-            self.look_for_content(chunk, now)
-        if len(chunks) >= HAND_OVER_EVERY:
+        if self.seen.take(chunk):
+            self.attend(chunk)
+
+    def attend(self, chunk: Any) -> None:
+        """A chunk is to be looked at, or so many have come that they are to be handed over."""
+        seen = self.seen
+        if seen.waits:
+            self.look_for_content(chunk, seen.last)
+        if len(seen.kept) >= HAND_OVER_EVERY:
             self.hand_over()
 
     def fetch(self) -> None:
         """The service asks for the next chunk."""
         self.fetching = True
-        times = self.times
-        if times and not len(times) % TIMED_EVERY:
-            self.held_ns += clock.elapsed_ns() - times[-1]
+        self.seen.asked()
 
     @property
     def consumer_ns(self) -> int | None:
         """About how long the provider was kept waiting by the service; None for a stream too short to say."""
-        timed = len(self.times) // TIMED_EVERY
-        return self.held_ns * len(self.times) // timed if timed else None
+        count = self.seen.count
+        timed = count // TIMED_EVERY
+        return self.seen.held_ns * count // timed if timed else None
 
     def look_for_content(self, chunk: Any, now: int) -> None:
         """Note when the first chunk with content came."""
         if self._is_content is None or GUARD.call(self._site, self._is_content, chunk):
             self.first_content_ns = now
+            self.seen.waits = False
 
     def hand_over(self) -> None:
         """Give the chunks so far to the worker.
@@ -124,8 +126,7 @@ class StreamState:
         Held here, they would outlive young garbage collections, which costs the service more than all else
         that we do per chunk.
         """
-        chunks, self.chunks = self.chunks, []
-        fold = functools.partial(self._fold, chunks)
+        fold = functools.partial(self._fold, self.seen.hand_over())
         if self._later is None:
             fold()
         else:
@@ -133,8 +134,7 @@ class StreamState:
 
     def fold(self) -> Response:
         """The response that all chunks make; earlier ones have been folded by now."""
-        chunks, self.chunks = self.chunks, []
-        self._fold(chunks)
+        self._fold(self.seen.hand_over())
         return self.response
 
     def _fold(self, chunks: list[Any]) -> None:
@@ -163,7 +163,7 @@ class StreamState:
     def __del__(self) -> None:
         # Dropped half-read, or never read at all.
         if self._finish is not None:
-            self.close("client_closed" if self.times else "abandoned")
+            self.close("client_closed" if self.seen.count else "abandoned")
 
 
 def observe(inner: Any, state: StreamState) -> Any:
@@ -216,22 +216,14 @@ def _observed(inner: Generator[Any, Any, Any], state: StreamState) -> Generator[
 
     What is sent or thrown into it goes to the inner one, and so does its return value the other way.
     """
-    tell_time, note, keep, advance = clock.elapsed_ns, state.times.append, state.chunks.append, inner.__next__
-    left, waits = HAND_OVER_EVERY, True
+    take, asked, advance = state.seen.take, state.seen.asked, inner.__next__
     state.source = cast("GeneratorType[Any, Any, Any]", inner)
     try:
         chunk = advance()
         while True:
-            now = tell_time()
-            note(now)
-            keep(chunk)
-            left -= 1
-            if not left:
-                GUARD.call("streams.hand_over", state.hand_over)
-                keep, left = state.chunks.append, HAND_OVER_EVERY
-            if waits:
-                GUARD.call("streams.content", state.look_for_content, chunk, now)
-                waits = state.first_content_ns is None
+            due = take(chunk)
+            if due:
+                GUARD.call("streams.attend", state.attend, chunk)
             try:
                 sent = yield chunk
             except GeneratorExit:
@@ -239,8 +231,8 @@ def _observed(inner: Generator[Any, Any, Any], state: StreamState) -> Generator[
             except BaseException as error:  # noqa: BLE001 - it is the inner one's
                 chunk = inner.throw(error)
                 continue
-            if not left % TIMED_EVERY:
-                state.held_ns += tell_time() - now
+            if due is not None:
+                asked()
             chunk = advance() if sent is None else inner.send(sent)
     except StopIteration as stop:
         GUARD.always("streams.end", state.close, "complete")
