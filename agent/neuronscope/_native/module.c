@@ -33,6 +33,12 @@ static PyMethodDef functions[] = {
     FAST("with_item", ns_with_item),
     ONE("split_ids", ns_split_ids),
     FAST("count_interval", ns_count_interval),
+    /* inside a torch model */
+    FAST("bind_turns", ns_bind_turns),
+    FAST("bind_tensors", ns_bind_tensors),
+    ONE("describe", ns_describe),
+    ONE("summarize", ns_summarize),
+    FAST("tell", ns_tell),
     {NULL, NULL, 0, NULL},
 };
 
@@ -47,11 +53,12 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__native(void)
 {
-    if (ns_spans_ready() < 0 || ns_facts_ready() < 0 || ns_calls_ready() < 0)
+    if (ns_spans_ready() < 0 || ns_facts_ready() < 0 || ns_calls_ready() < 0 || ns_tensors_ready() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&
-        (PyModule_AddStringConstant(module, "DIGEST", NS_DIGEST) < 0 || ns_add_series(module) < 0 || ns_add_chunks(module) < 0))
+        (PyModule_AddStringConstant(module, "DIGEST", NS_DIGEST) < 0 || ns_add_series(module) < 0 || ns_add_chunks(module) < 0 ||
+         ns_add_turns(module) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -33,15 +33,22 @@ PyObject *ns_arguments(PyObject *module, Args args, Py_ssize_t n);          /* c
 PyObject *ns_with_item(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_split_ids(PyObject *module, PyObject *bits);
 PyObject *ns_count_interval(PyObject *module, Args args, Py_ssize_t n);
+PyObject *ns_bind_turns(PyObject *module, Args args, Py_ssize_t n);         /* torch_turns.c */
+PyObject *ns_bind_tensors(PyObject *module, Args args, Py_ssize_t n);       /* torch_tensors.c */
+PyObject *ns_describe(PyObject *module, PyObject *tensor);
+PyObject *ns_summarize(PyObject *module, PyObject *tensor);
+PyObject *ns_tell(PyObject *module, Args args, Py_ssize_t n);
 
 /* Make what a file needs once; -1 with an exception. */
 int ns_spans_ready(void);
 int ns_facts_ready(void);
 int ns_calls_ready(void);
+int ns_tensors_ready(void);
 
 /* Add a file's types to the module; -1 with an exception. */
 int ns_add_series(PyObject *module); /* series.c */
 int ns_add_chunks(PyObject *module); /* chunks.c */
+int ns_add_turns(PyObject *module);  /* torch_turns.c */
 
 /* Whether a call got as many arguments as it needs; 0 with an exception. */
 static inline int

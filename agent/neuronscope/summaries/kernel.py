@@ -62,6 +62,8 @@ class Kernel:
         waiting, going = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
         self._holding = _function(waiting)
         self._releasing = _function(going)
+        # Where `ns_moments` is, for compiled code.
+        self.address: int = ctypes.cast(self._releasing, ctypes.c_void_p).value or 0
         self._details = going.ns_details
         self._details.argtypes = (*self._releasing.argtypes, ctypes.c_void_p)
         self._details.restype = None

@@ -102,6 +102,13 @@ _HAS_CUDA: Final = torch.version.cuda is not None or torch.version.hip is not No
 _on_cuda: Final[Callable[[], bool]] = torch.cuda.is_initialized
 
 
+# What compiled code asks instead of `is_real_run` and `dispatch_keys`, in the order in which it takes them.
+FOR_COMPILED: Final[tuple[Callable[..., Any], ...]] = (
+    function_modes, _C._dispatch_keys, _C._get_tracing_state, _C._functorch.peek_interpreter_stack,
+    _C._len_torch_dispatch_stack, _on_cuda if _HAS_CUDA else bool,
+)  # fmt: skip
+
+
 def _no_dynamo(_: Any) -> Any:
     return None
 

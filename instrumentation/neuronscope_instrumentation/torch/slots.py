@@ -24,11 +24,15 @@ from typing import Any, Final, Protocol
 import torch
 from torch import nn
 
+from neuronscope.compiled import choose, find
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import LayerCallback
+from neuronscope.signals.tensors import TensorSummary
+from neuronscope.summaries import kernel
 from neuronscope_instrumentation.torch.internals import (
     CALL,
     COMPILED_CALL,
+    FOR_COMPILED,
     class_of,
     is_real_run,
     keep_from_dynamo,
@@ -37,12 +41,19 @@ from neuronscope_instrumentation.torch.internals import (
 )
 from neuronscope_instrumentation.torch.outputs import first_tensor
 from neuronscope_instrumentation.torch.snapshot import TorchSnapshot
+from neuronscope_instrumentation.torch.summary import ELEMENTS, OTHER_KEYS
 
 # Methods, looked up on the instance, that copy its dictionary or keep its `_call_impl`.
 _STEP_ASIDE_FOR: Final = ("__getstate__", "__reduce__", "_replicate_for_data_parallel", "compile")
 
 _lock = threading.RLock()  # re-entrant: the garbage collector may run an undo inside an install
-_notifying = threading.local()
+
+
+class _Notifying(threading.local):
+    now = False
+
+
+_notifying: Final = _Notifying()
 
 
 def _new_lock() -> None:
@@ -190,12 +201,7 @@ class Slot:
                 output = edit(output)
         observers = self.observers
         if observers and not torch.compiler.is_compiling():  # to Dynamo a constant: it traces no further
-            compiler = set_dynamo(None)  # else it would compile what runs here
-            try:
-                if is_real_run():
-                    GUARD.call("torch.slot", _notify, observers, output)
-            finally:
-                set_dynamo(compiler)
+            _tell(observers, output)
         return output
 
     def install(self, module: nn.Module) -> None:
@@ -428,13 +434,14 @@ def _present(slot: Slot, module: nn.Module) -> Slot:
     return slot
 
 
-def let_visit(current: Callable[[], Any], entry: CodeType) -> None:
+def let_visit(current: Callable[[], Any], entry: CodeType | None) -> None:
     """Before `visit`: how slots tell greenlets apart; Dynamo leaves slots and visitors' entries alone."""
     global _greenlet, _dynamo_is_here  # noqa: PLW0603  greenlet is imported by those only who intervene
     _greenlet = current
     _dynamo_is_here = "torch._dynamo" in sys.modules
     keep_from_dynamo(Slot.__call__, _hide, _show)
-    skip_in_dynamo(entry)
+    if entry is not None:
+        skip_in_dynamo(entry)
 
 
 _greenlet: Callable[[], Any] = _nothing
@@ -467,7 +474,7 @@ def _call_tapped(
     output: Any = None
     failed = True
     opened: list[tuple[Tap, Any]] = []
-    if not torch.compiler.is_compiling() and not getattr(_notifying, "now", False) and is_real_run():
+    if not torch.compiler.is_compiling() and not _notifying.now and is_real_run():
         opened = [(each, GUARD.call("torch.tap", each.enter, module, args, kwargs)) for each in taps]
     try:
         kind = class_of(module)
@@ -495,7 +502,7 @@ def _slot_of(module: nn.Module) -> Slot | None:
 
 def _notify(observers: tuple[Observer, ...], output: object) -> None:
     """Hand the output's first tensor to the observers; what they run is not observed itself."""
-    if getattr(_notifying, "now", False):
+    if _notifying.now:
         return
     tensor = first_tensor(output)
     if tensor is None:
@@ -509,6 +516,33 @@ def _notify(observers: tuple[Observer, ...], output: object) -> None:
     finally:
         _notifying.now = False
         snapshot.close()
+
+
+def tell(observers: tuple[Observer, ...], output: object) -> None:
+    """Tell observers of the first tensor in an output, unless the run is no real one."""
+    compiler = set_dynamo(None)  # else it would compile what runs here
+    try:
+        if is_real_run():
+            GUARD.call("torch.slot", _notify, observers, output)
+    finally:
+        set_dynamo(compiler)
+
+
+_tell: Final = choose("tell", tell)
+
+
+def _bind() -> None:
+    bind = find("bind_tensors")
+    if bind is not None:
+        compiled, _ = kernel.load()
+        bind(
+            *FOR_COMPILED, set_dynamo, is_real_run, first_tensor, TorchSnapshot, GUARD.call, GUARD.fault,
+            torch.Tensor, torch.nn.Parameter, ELEMENTS, OTHER_KEYS, TensorSummary, GUARD.disabled, _notifying,
+            0 if compiled is None else compiled.address, kernel.HOLD_GIL,
+        )  # fmt: skip
+
+
+_bind()
 
 
 # Dynamo would trace through slots, guard on them, and compile anew once they are gone.  So they step

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import torch
 
+from neuronscope.compiled import find
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.signals.records import Attributes, AttributeValue
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 # Where values are read at once.  Elsewhere the device computes, and the worker waits for it.
 READ_AT_ONCE: Final = frozenset({"cpu", "meta"})
 NOTHING: Final[Attributes] = {}
+# Shape, element type and bytes of a plain tensor; None for any other.
+_describe: Final[Callable[[torch.Tensor], tuple[tuple[int, ...], str, int] | None] | None] = find("describe")
 
 
 class TorchSnapshot(TensorSnapshot):
@@ -43,6 +46,11 @@ class TorchSnapshot(TensorSnapshot):
         self._tensor: torch.Tensor | None = tensor
         self._summary: TensorSummary | None = None
         self._more = attributes
+        told = _describe(tensor) if _describe is not None else None
+        if told is not None:
+            self.shape, self.dtype, self._nbytes = told
+            self._array = None
+            return
         if type(tensor) in EXACT and not function_modes():
             self._note(tensor)
             return

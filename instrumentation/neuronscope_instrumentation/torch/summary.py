@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
+from neuronscope.compiled import find
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.signals.tensors import TensorSummary
 from neuronscope.summaries import Moments, kernel
@@ -48,7 +49,14 @@ _KINDS: Final = {
 } | dict.fromkeys(_TABLES, kernel.TABLE8)
 
 
-_OTHER: Final = ~plain_keys()
+OTHER_KEYS: Final = ~plain_keys()
+# By element type: its name, its bytes, and the kernel's number of it, -1 where that is not enough.
+ELEMENTS: Final = {
+    dtype: (dtype_name(dtype), dtype.itemsize, -1 if dtype in _TABLES else _KINDS.get(dtype, -1))
+    for dtype in _NUMERIC
+}
+# In one piece, for plain tensors in one piece; None for all others, which are looked at below.
+compiled_summarize: Final[Callable[[torch.Tensor], TensorSummary | None] | None] = find("summarize")
 
 
 def summarize(tensor: torch.Tensor, fraction: float = 1.0) -> TensorSummary:
@@ -64,6 +72,8 @@ def summarize(tensor: torch.Tensor, fraction: float = 1.0) -> TensorSummary:
     Raises:
         UnsupportedTensorError: no plain dense memory (see `readable`), or a type without arithmetic.
     """
+    if compiled_summarize is not None and (found := compiled_summarize(tensor)) is not None:
+        return found
     raw = _by_kernel(tensor)
     if raw is not None:
         return kernel.summary(raw)
@@ -137,7 +147,7 @@ def _by_kernel(tensor: torch.Tensor) -> tuple[float, ...] | None:
 
 
 def _measure(compiled: kernel.Kernel, tensor: torch.Tensor) -> tuple[float, ...] | None:
-    if type(tensor) not in EXACT or dispatch_keys(tensor) & _OTHER:
+    if type(tensor) not in EXACT or dispatch_keys(tensor) & OTHER_KEYS:
         return None
     kind = _KINDS.get(dtype := tensor.dtype)
     if kind is None:

@@ -3,8 +3,7 @@
 The body is ordinary code.  When it asks for a site, `Run.advance` lets the model run; the model's slot comes
 back to the body as soon as the model is there.  So values are real at once and one side runs at a time.
 
-Hot: a visited site costs one turn each way.  The checks that keep the two sides' thread state apart are
-written out at both turns, since a call would cost as much as they do.
+Hot: a visited site costs one turn each way; what both have in common is in `turning`.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ from neuronscope_instrumentation.torch.interventions.threadstate import (
     nest_autocast,
     saved_hooks,
 )
+from neuronscope_instrumentation.torch.interventions.turning import RunTurns
 from neuronscope_instrumentation.torch.outputs import tensor_leaves
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class _Local(threading.local):
 _local: Final = _Local()
 
 
-class Run:
+class Run(RunTurns):
     """The model's side of a trace.  Of one thread; `abandon` may be called from any.
 
     Attributes:
@@ -101,9 +101,8 @@ class Run:
 
     __slots__ = (
         "__weakref__", "_args", "_autocast", "_call", "_inference_side", "_kwargs", "_thread", "_versions",
-        "_waiting", "at_in", "at_out", "body", "boundary", "closed", "dynamo", "finished", "grad", "greenlet",
-        "has_result", "in_grad_mode", "inference", "inputs", "present", "result", "resume", "sites",
-        "skipped", "step_overrun", "stopped", "to_body", "unsettled", "value",
+        "_waiting", "boundary", "closed", "has_result", "in_grad_mode", "present", "result", "sites",
+        "skipped", "step_overrun", "stopped", "unsettled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -117,21 +116,21 @@ class Run:
         self._call: Callable[..., Any] | None = call
         self._args = args
         self._kwargs = kwargs
-        self.body: Any = getcurrent()
+        self.body = getcurrent()
         self._thread = threading.get_ident()
-        self.greenlet: Any = greenlet.greenlet(self._main)
+        self.greenlet = greenlet.greenlet(self._main)
         self.greenlet.gr_context = contextvars.copy_context()
-        self.resume: Callable[[], Any] = self.greenlet.switch
-        self.to_body: Callable[[], Any] = self.body.switch
+        self.resume = self.greenlet.switch
+        self.to_body = self.body.switch
         self.dynamo = "torch._dynamo" in sys.modules
         self._versions: list[tuple[torch.Tensor, int]] | None = None
-        self.at_in: Site | None = None
-        self.at_out: Site | None = None
+        self.at_in = None
+        self.at_out = None
         self.boundary: Site | None = None
         self.step_overrun = False
         self.unsettled = False
-        self.value: Any = None
-        self.inputs: Any = None
+        self.value = None
+        self.inputs = None
         self.skipped: tuple[Any] | None = None
         self.closed = False
         self.finished = False
@@ -141,7 +140,7 @@ class Run:
         # The model starts in the state that the thread has now.
         self._waiting: threadstate.ThreadState | None = None
         self.in_grad_mode = grad_enabled()
-        self.grad: bool | None = self.in_grad_mode
+        self.grad = self.in_grad_mode
         self.inference = inference_enabled()
         self._autocast = threadstate.autocast_state()
         if self._apart() or threadstate.any_autocast():
@@ -156,23 +155,13 @@ class Run:
             return
         if getcurrent() is not self.body:
             self.change_body()
-        if (
-            grad_enabled() is not self.grad
-            or inference_enabled() is not self.inference
-            or function_modes()
-            or dispatch_modes()
-            or (nest_autocast() and autocasting())
-            or not functions_enabled()
-            or saved_hooks(True) is not None
-            or in_transform()
-            or (self.grad and in_engine() != -1)
-        ):
+        if self.apart():
             self.turn(to_model=True)
         self.resume()
 
     def pause(self) -> None:
-        """Model: let the body run until it asks for something else.  `Site.visit` has this written out."""
-        if self._apart() or in_transform() or (self.grad and in_engine() != -1):
+        """Model: let the body run until it asks for something else."""
+        if self.apart():
             self.turn(to_model=False)
         if not self.dynamo:
             self.to_body()

@@ -14,17 +14,11 @@ from neuronscope.interventions.errors import OutOfOrderError, TraceClosedError, 
 from neuronscope_instrumentation.torch import slots
 from neuronscope_instrumentation.torch.internals import class_of
 from neuronscope_instrumentation.torch.interventions import values
-from neuronscope_instrumentation.torch.interventions.threadstate import (
-    autocasting,
-    dispatch_modes,
-    function_modes,
-    functions_enabled,
-    grad_enabled,
-    in_engine,
-    in_transform,
-    inference_enabled,
-    nest_autocast,
-    saved_hooks,
+from neuronscope_instrumentation.torch.interventions.turning import (
+    COMPILED,
+    PlainSiteTurns,
+    RunTurns,
+    SiteTurns,
 )
 from neuronscope_instrumentation.torch.interventions.unreached import not_reached
 from neuronscope_instrumentation.torch.slots import Slot
@@ -37,16 +31,20 @@ if TYPE_CHECKING:
 _TENSOR: Final = torch.Tensor
 
 
-class _Ended:
+class _Ended(RunTurns):
     """Stands for the run of a site that outlives its trace."""
 
-    at_in = at_out = boundary = greenlet = value = inputs = None
-    stopped = finished = True
+    boundary = None
+    stopped = True
     has_result = False
     in_grad_mode = False
     unsettled = False
-    body = grad = inference = None
     present: tuple[Site, ...] = ()
+
+    def __init__(self) -> None:
+        self.at_in = self.at_out = self.greenlet = self.value = self.inputs = None
+        self.body = self.grad = self.inference = None
+        self.finished, self.dynamo = True, False
 
     def advance(self) -> None: ...
 
@@ -64,7 +62,7 @@ class SiteObserver(Protocol):
         ...
 
 
-class Site:
+class Site(SiteTurns):
     """A module in one trace.
 
     Reading `output`, `input` or `inputs` lets the model run until the module has been, or is to be, called;
@@ -79,8 +77,7 @@ class Site:
     """
 
     __slots__ = (
-        "call", "here", "keep_in", "module", "observers", "ops_seen", "path", "place", "run",
-        "slot", "tree", "visits", "want_in", "want_out",
+        "here", "keep_in", "module", "ops_seen", "path", "place", "tree",
     )  # fmt: skip
 
     def __init__(self, tree: Tree, run: Run, path: str, module: nn.Module) -> None:
@@ -97,49 +94,17 @@ class Site:
 
     # --- what users read and write -----------------------------------------------------------------
 
-    @property
-    def output(self) -> Any:
-        """What the module returned."""
-        run = self.run
-        if run.at_out is not self:
-            self.want_out = True
-            if getcurrent() is not run.body:
-                run.change_body()
-            if (  # `Run.advance`, written out
-                grad_enabled() is not run.grad
-                or inference_enabled() is not run.inference
-                or function_modes()
-                or dispatch_modes()
-                or (nest_autocast() and autocasting())
-                or not functions_enabled()
-                or saved_hooks(True) is not None
-                or in_transform()
-                or (run.grad and in_engine() != -1)
-                or run.finished
-            ):
-                run.advance()
-            else:
-                run.resume()
-            if run.at_out is not self:
-                raise self._not_reached()
-        return run.value
-
-    @output.setter
-    def output(self, value: Any) -> None:
-        run = self.run
-        old = run.value if run.at_out is self else self.output
-        if value is not old:
-            if (
-                type(value) is not _TENSOR
-                or type(old) is not _TENSOR
-                or value.shape != old.shape
-                or value.dtype is not old.dtype
-                or value.device != old.device
-            ):
-                self._check(old, value, "output")
-            if run.in_grad_mode:
-                run.refuse_in_checkpoint(self.path)
-            run.value = value
+    def _assign(self, old: Any, value: Any) -> None:
+        """Something else shall be the output."""
+        if (
+            type(value) is not _TENSOR
+            or type(old) is not _TENSOR
+            or value.shape != old.shape
+            or value.dtype is not old.dtype
+            or value.device != old.device
+        ):
+            self._check(old, value, "output")
+        self._replace(value)
 
     @property
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -254,48 +219,6 @@ class Site:
         self.call = MethodType(class_of(self.module)._call_impl, self.module) if below is None else below
         return self.visit
 
-    def visit(self, *args: Any, **kwargs: Any) -> Any:
-        """Make one of the module's calls, and wait before and after it as far as the body wants to be there.
-
-        Where nobody else watches the module, this is in the place of its slot.
-        """
-        if getcurrent() is not self.run.greenlet:
-            return self.slot(*args, **kwargs)
-        if self.want_in:
-            args, kwargs, skipped = self._before(args, kwargs)
-            output = self.call(*args, **kwargs) if skipped is None else skipped[0]
-        else:
-            output = self.call(*args, **kwargs)
-        self.visits += 1
-        if self.observers:
-            for observer in self.observers:
-                output = observer.output(self, args, kwargs, output)
-        if self.want_out:
-            self.want_out = False
-            run = self.run
-            run.at_out = self
-            run.inputs = (args, kwargs)
-            run.value = output
-            if (  # `Run.pause`, written out
-                grad_enabled() is not run.grad
-                or inference_enabled() is not run.inference
-                or function_modes()
-                or dispatch_modes()
-                or (nest_autocast() and autocasting())
-                or not functions_enabled()
-                or saved_hooks(True) is not None
-                or in_transform()
-                or (run.grad and in_engine() != -1)
-                or run.dynamo
-            ):
-                run.pause()
-            else:
-                run.to_body()
-            run.at_out = None
-            output = run.value
-            run.value = run.inputs = None
-        return output
-
     def _before(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any] | None]:
@@ -383,7 +306,7 @@ class Site:
 
 def prepare_slots() -> None:
     """Before a trace; cheap, and to be repeated."""
-    slots.let_visit(getcurrent, Site.visit.__code__)
+    slots.let_visit(getcurrent, None if COMPILED else PlainSiteTurns.visit.__code__)
 
 
 class _Edit:
