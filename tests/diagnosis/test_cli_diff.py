@@ -68,6 +68,7 @@ def test_no_change_is_told_with_what_would_have_been_seen(recordings: tuple[str,
         (["model_changed", "prompt_changed"], 1),
         (["no_such_kind"], 2),
         (["prompt_changed:much"], 2),
+        (["prompt_changed:nan"], 2),
     ],
 )
 def test_a_gate_fails_on_what_it_names(recordings: tuple[str, str, str], rules: list[str], code: int) -> None:
@@ -98,6 +99,27 @@ def test_windows_of_one_recording(recordings: tuple[str, str, str]) -> None:
     assert diff(recordings[0])[0] == 2
     assert diff(recordings[0], "--before", "yesterday", "--after", "..")[0] == 2
     assert diff()[0] == 2
+
+
+@pytest.mark.parametrize(
+    "window",
+    ["nan..", "..inf", "-5..", "1e300..", "tomorrow..", "1970-01-02..1970-01-01", "2026-11-30T12:00:00"],
+)
+def test_a_window_that_makes_no_sense_is_wrong_usage(recordings: tuple[str, str, str], window: str) -> None:
+    """A message that leads on, no traceback, and no comparison of nothing."""
+    code, text = diff(recordings[0], "--before", window, "--after", "1970-01-01..")
+    assert (code, "Error: Invalid value for '--before'" in text) == (2, True)
+
+
+def test_brackets_in_a_path_and_in_names_are_no_markup(tmp_path: Path) -> None:
+    """They are shown as they are."""
+    folder = tmp_path / "[bold]" / "[" / "bold]"
+    folder.mkdir(parents=True)
+    path = folder / "a.nsz"
+    Artifact(Telemetry(BEFORE.spans(), []), ({"service.name": "ask"},)).save(path)
+    code, text = diff(str(path), str(path))
+    assert code == 0
+    assert "[/bold]" in "".join(text.split())
 
 
 def test_a_page_and_a_ticket_are_written(recordings: tuple[str, str, str], tmp_path: Path) -> None:

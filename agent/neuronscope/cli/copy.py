@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from neuronscope.artifact import in_words
 from neuronscope.cli.bar import bar
+from neuronscope.cli.times import unix_ns
 from neuronscope.exporters import registry
 
 _PATHS = click.argument(
@@ -34,20 +34,7 @@ def merge(paths: tuple[Path, ...], out: Path, force: bool) -> None:
 
 
 def _time(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    """Unix seconds or nanoseconds, or ISO 8601 (UTC where no zone is given)."""
-    if text is None:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise click.BadParameter(
-                f"{text!r} is no time; write 2026-11-30T12:00:00, or seconds since 1970"
-            ) from None
-        number = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    return int(text) if number > 1e12 and text.isdigit() else int(number * 1e9)
+    return None if text is None else unix_ns(text)
 
 
 def _hex(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:

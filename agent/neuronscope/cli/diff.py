@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronscope.cli.bar import bar
+from neuronscope.cli.times import unix_ns
 from neuronscope.diagnosis.comparing.face import compare
 from neuronscope.diagnosis.comparing.reading import Window
 from neuronscope.diagnosis.comparing.result import Cause, Comparison, Evidence, Side, Verdict
@@ -53,7 +55,10 @@ def _fail_on(
         name, _, effect = text.partition(":")
         try:
             kind = None if name == _ANY else Kind(name)
-            found.append(FailOn(kind, float(effect) if effect else 0.0))
+            least = float(effect) if effect else 0.0
+            if math.isnan(least):  # nothing is at least that: the gate would let everything pass
+                raise ValueError(effect)
+            found.append(FailOn(kind, least))
         except ValueError:
             kinds = ", ".join([_ANY, *Kind])
             raise click.BadParameter(f"{text!r} is no KIND[:EFFECT]. Kinds: {kinds}") from None
@@ -66,25 +71,14 @@ def _window(_context: click.Context, _parameter: click.Parameter, text: str | No
     first, dots, last = text.partition("..")
     if not dots:
         raise click.BadParameter(f"{text!r} is no stretch of time; write FROM..TO")
-    return Window(_time(first, 0), _time(last, Window().end))
-
-
-def _time(text: str, default: int) -> int:
-    """Unix seconds or nanoseconds, or ISO 8601 (UTC where no zone is given)."""
-    text = text.strip()
-    if not text:
-        return default
-    try:
-        number = float(text)
-    except ValueError:
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise click.BadParameter(
-                f"{text!r} is no time; write 2026-11-30T12:00:00, or seconds since 1970"
-            ) from None
-        number = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    return int(text) if number > 1e12 and text.isdigit() else int(number * 1e9)
+    whole = Window()
+    window = Window(
+        unix_ns(first.strip()) if first.strip() else whole.start,
+        unix_ns(last.strip()) if last.strip() else whole.end,
+    )
+    if window.start >= window.end:
+        raise click.BadParameter(f"{text!r} is empty: it ends before it begins")
+    return window
 
 
 @click.command()
@@ -177,7 +171,7 @@ def _show_sides(console: Console, result: Comparison) -> None:
     for title in ("", "recording", "from", "traces", "spans", "layer records"):
         table.add_column(title, style="dim" if not title else "", overflow="fold")
     for name, side in (("before", result.before), ("after", result.after)):
-        table.add_row(name, *_side(side))
+        table.add_row(name, *map(Text, _side(side)))  # as text: a path with brackets is no markup
     console.print(table)
     for name, side in (("before", result.before), ("after", result.after)):
         for text in side.damage:
@@ -235,7 +229,7 @@ def _show_power(console: Console, result: Comparison) -> None:
         table.add_column(title, overflow="fold")
     for item in result.power[:12]:
         table.add_row(
-            visible(item.what),
+            Text(visible(item.what)),
             f"{item.detectable:.2g}",
             item.statistic,
             f"{item.n_before:,} and {item.n_after:,}",
