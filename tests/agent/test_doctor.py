@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,17 +13,23 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from opentelemetry.trace import SpanKind
 
 import fakelib
 import neuronscope as ns
 from collectors import free_port, serving, spans_in
 from neuronscope.cli.doctor import doctor
 from neuronscope.doctor import examine_library
+from neuronscope.doctor.arrival import look_for_trace
+from neuronscope.doctor.exports import first_calls
 from neuronscope.engine.metrics import Aggregator
 from neuronscope.instrumentation import ClientIntegration, Gap, Kind, WrappedMethod
 from neuronscope.signals import names
+from neuronscope.signals.records import SpanRecord
+from neuronscope_exporters.nsz.writer import NszWriter
 from neuronscope_exporters.prometheus.page import MetricsPage
 from neuronscope_exporters.prometheus.server import MetricsServer
+from neuronscope_instrumentation.jax.adapter import JaxAdapter
 
 
 def run(*arguments: str, **environment: str) -> Result:
@@ -101,6 +108,32 @@ def test_what_is_not_installed_or_disabled_is_no_failure() -> None:
     assert shown.exit_code == 0
     assert "not installed: vllm" in shown.output
     assert "disabled" in shown.output
+
+
+def test_private_names_that_a_runtime_stands_on_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX without a function of its own that the adapter stands before: partly observed, and named."""
+    from jax._src import dispatch
+
+    whole = examine_library("jax")
+    assert (whole.kind, whole.state, whole.absent) == ("model runtime", "observed", ())
+    assert "jax._src.pjit._infer_params" in whole.wrapped
+    monkeypatch.delattr(dispatch, "xla_primitive_callable")
+    lacking = examine_library("jax")
+    assert (lacking.state, lacking.absent) == ("partly", ("jax._src.dispatch.xla_primitive_callable",))
+    result = CliRunner().invoke(doctor, ["jax", "--no-exports"])
+    assert result.exit_code == 1
+    assert "absent in this version: jax._src.dispatch.xla_primitive_callable" in result.output
+
+
+def test_a_runtime_that_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation of JAX that is broken is a finding, no traceback."""
+
+    def broken(_: object) -> dict[str, bool]:
+        raise ImportError("no jaxlib")
+
+    monkeypatch.setattr(JaxAdapter, "private_names", broken)
+    report = examine_library("jax")
+    assert (report.state, report.problem) == ("broken", "ImportError: no jaxlib")
 
 
 def test_an_unknown_name_is_wrong_usage() -> None:
@@ -310,6 +343,50 @@ def test_metrics_that_are_not_scraped(backend: Backend, targets: list[tuple[str,
     )
     found = arrivals("--metrics-at", backend.url, NEURONSCOPE_PROMETHEUS=f"127.0.0.1:{port}")
     assert cause in found["metrics arrive"]["advice"]
+
+
+def test_a_port_that_does_not_speak_http_is_told() -> None:
+    """Asked at the port of gRPC, which answers with frames of HTTP/2: a finding, no traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        done = threading.Event()
+
+        def answer() -> None:
+            while not done.is_set():
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        base = f"http://127.0.0.1:{server.getsockname()[1]}"
+        told = look_for_trace(base, "0" * 32, wait_s=0)
+        done.set()
+        socket.create_connection(server.getsockname()).close()
+        thread.join(60)
+    assert not told.ok
+    assert "no HTTP" in told.detail
+    assert "not Jaeger's or Tempo's API" in told.advice
+
+
+def test_a_recording_that_cannot_be_read_hides_no_first_call(tmp_path: Path) -> None:
+    """Beside the sound file there is one of noise."""
+    (tmp_path / "noise.nsz").write_bytes(b"noise" * 100)
+    writer = NszWriter(tmp_path / "sound.nsz")
+    writer.append_span(
+        SpanRecord(
+            trace_id=1,
+            span_id=2,
+            name="chat",
+            kind=SpanKind.CLIENT,
+            start_unix_ns=3_000_000_000,
+            end_unix_ns=4_000_000_000,
+            attributes={},
+            library="neuronscope.openai",
+        )
+    )
+    writer.close()
+    assert first_calls(str(tmp_path)) == {"openai": 3.0}
 
 
 def test_metrics_that_are_neither_sent_nor_served(backend: Backend) -> None:

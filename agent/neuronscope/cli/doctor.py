@@ -110,7 +110,8 @@ def _library(report: LibraryReport, *, everything: bool) -> Iterator[str]:
     mark = {"observed": "ok  ", "partly": "FAIL", "broken": "FAIL"}.get(report.state, "--  ")
     told: list[str] = [report.state]
     if report.wrapped:
-        told.append(f"{len(report.wrapped)} methods")
+        what = "private functions" if report.kind == "model runtime" else "methods"
+        told.append(f"{len(report.wrapped)} {what}")
     if report.seen is not None:
         told.append(f"first call {datetime.fromtimestamp(report.seen, UTC):%Y-%m-%d %H:%M:%S}Z")
     yield f"  {mark}  {report.name}: {report.distribution} {report.version} {', '.join(told)}".rstrip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -82,7 +83,7 @@ class Answer:
     """Of a back end.
 
     Attributes:
-        status: of HTTP; 0 if there was none.
+        status: of HTTP; 0 if nobody answered, -1 if the answer made no sense.
         body: decoded JSON; None if it has not what was asked for.
         reason: why not.
     """
@@ -114,6 +115,8 @@ def _asked(url: str) -> Answer:
         return Answer(error.code, None, f"HTTP status {error.code}")
     except OSError as error:  # also what `URLError` is
         return Answer(0, None, str(error))
+    except http.client.HTTPException as error:  # something answers, in another protocol: gRPC, say
+        return Answer(-1, None, f"the answer is no HTTP ({type(error).__name__})")
     except ValueError:
         return Answer(-1, None, "the answer is no JSON")
 
@@ -154,7 +157,7 @@ def _why_no_sample(base: str, *, pushed: bool, page: str) -> str:
 
 
 def _unanswered(what: str, base: str, answer: Answer, whose: str) -> Examination:
-    if answer.status > 0:
+    if answer.status:
         advice = f"Something answers there, but not {whose} API: is it the port of its API, without a path?"
     else:
         advice = f"Is it the address of {whose} API as seen from here?"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 from neuronscope.doctor.arrival import look_for_metrics, look_for_trace
@@ -11,7 +12,7 @@ from neuronscope.engine import ENGINE
 from neuronscope.exceptions import NszError
 from neuronscope.exporters import Examination, ExporterContext, registry
 from neuronscope.settings import Settings
-from neuronscope.signals.records import MetricsSnapshot
+from neuronscope.signals.records import MetricsSnapshot, SpanRecord
 
 
 def examine_exports(
@@ -71,12 +72,10 @@ def first_calls(directory: str) -> dict[str, float]:
     if not directory or not path.is_dir():
         return first
     for item in registry.nsz("recordings")(path):
-        try:
-            file = registry.nsz("NszFile")(item)
-        except (NszError, OSError):
-            continue
-        for span in file.spans:
-            name = span.library.removeprefix("neuronscope.")
-            first[name] = min(first.get(name, span.start_unix_ns / 1e9), span.start_unix_ns / 1e9)
-        file.close()
+        # A file that cannot be read tells nothing; others may.
+        with suppress(NszError, OSError), closing(registry.nsz("NszFile")(item)) as file:
+            for record, _ in file.records():
+                if isinstance(record, SpanRecord):
+                    name, at = record.library.removeprefix("neuronscope."), record.start_unix_ns / 1e9
+                    first[name] = min(first.get(name, at), at)
     return first

@@ -6,15 +6,15 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from neuronscope.doctor.surfaces import SURFACES
 from neuronscope.engine.wrap import Installation
 from neuronscope.exceptions import NeuronscopeError
-from neuronscope.instrumentation import ClientIntegration
+from neuronscope.instrumentation import ClientIntegration, ExaminableBackend
 from neuronscope.instrumentation.registry import BACKENDS, CLIENTS, Entry, client, client_names
 
 State = Literal["observed", "partly", "not installed", "disabled", "broken"]
@@ -30,7 +30,8 @@ class LibraryReport:
         version: what is installed; empty if nothing is.
         requires: the versions that the adapter is made for.
         fits: is the installed one among them?
-        wrapped: methods that were found and can be observed.
+        wrapped: methods that were found and can be observed; of a model runtime, private functions of the
+            library that were found.
         absent: methods that the adapter knows and this version does not have.
         gaps: public methods that are not observed, with the reason.
         unknown: public methods that look as if a model worked for them, of which the adapter knows nothing:
@@ -71,7 +72,7 @@ def examine_library(name: str, *, disabled: Sequence[str] = (), seen: float | No
     if not installed:
         return LibraryReport(name, "", "not installed", entry.distribution)
     if name in BACKENDS:
-        return LibraryReport(name, "model runtime", "observed", entry.distribution, installed, seen=seen)
+        return _runtime(name, entry, installed, seen)
     try:
         integration = client(name)
         found = _wrap(integration)
@@ -93,6 +94,30 @@ def examine_library(name: str, *, disabled: Sequence[str] = (), seen: float | No
         absent=absent,
         gaps=tuple((gap.target, gap.why) for gap in integration.gaps),
         unknown=_unknown(integration),
+        seen=seen,
+    )
+
+
+def _runtime(name: str, entry: Entry, installed: str, seen: float | None) -> LibraryReport:
+    """A model runtime: only one that stands on private names of its library has something to tell."""
+    backend: Any = entry.load()
+    found: Mapping[str, bool] = {}
+    problem = ""
+    if isinstance(backend, ExaminableBackend):
+        try:
+            found = backend.private_names()
+        except (ImportError, AttributeError) as error:  # also a library that is built in another way
+            problem = f"{type(error).__name__}: {error}"
+    absent = tuple(sorted(key for key, there in found.items() if not there))
+    return LibraryReport(
+        name,
+        "model runtime",
+        "broken" if problem else "partly" if absent else "observed",
+        entry.distribution,
+        installed,
+        wrapped=tuple(sorted(key for key, there in found.items() if there)),
+        absent=absent,
+        problem=problem,
         seen=seen,
     )
 

@@ -563,6 +563,22 @@ class NamingBackend(Protocol):
 
 
 @runtime_checkable
+class ExaminableBackend(Protocol):
+    """A backend that stands on names of its library that no release has promised to keep.
+
+    `neuronscope doctor` shows those that the installed version lacks.
+    """
+
+    def private_names(self) -> Mapping[str, bool]:
+        """Such names, and whether the installed version has them; imports the library.
+
+        Raises:
+            ImportError: the library cannot be imported.
+        """
+        ...
+
+
+@runtime_checkable
 class DescribingBackend(Protocol):
     """A backend that also tells how a model is adapted, stored and distributed."""
 

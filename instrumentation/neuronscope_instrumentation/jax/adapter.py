@@ -116,6 +116,15 @@ class JaxAdapter:
 
         return models.handle(model_obj).match(pattern)
 
+    def private_names(self) -> dict[str, bool]:
+        """JAX's own functions that the way of a call into `jax.jit` is made of, and which are there.
+
+        Without one of them layers are observed all the same; the rules in `jit.py` are left out.
+        """
+        from neuronscope_instrumentation.jax import jit
+
+        return jit.private_names()
+
     def block_paths(self, model_obj: Any) -> list[str]:
         """Paths of the repeated blocks; a model without such gives its top-level layers."""
         from neuronscope_instrumentation.jax import models
@@ -136,6 +145,7 @@ class JaxAdapter:
 ADAPTER = JaxAdapter()
 
 if TYPE_CHECKING:
-    from neuronscope.instrumentation import ObservingBackend
+    from neuronscope.instrumentation import ExaminableBackend, ObservingBackend
 
     _conforms: ObservingBackend = ADAPTER
+    _examinable: ExaminableBackend = ADAPTER

@@ -58,14 +58,17 @@ _models: Final[weakref.WeakKeyDictionary[Any, tuple[frozenset[int], frozenset[Ke
 )
 
 
+def private_names() -> dict[str, bool]:
+    """Functions of JAX's own that stand above, and whether this version has them."""
+    names = [(module, name) for name, (module, _) in _OURS.items()] + [(PJIT, AHEAD_OF_TIME)]
+    return {
+        f"{module}.{name}": hasattr(sys.modules.get(module), name) for module, name in names if name != CALL
+    }
+
+
 def missing() -> list[str]:
     """Functions that this version of JAX lacks: layers are observed all the same, without the rules above."""
-    names = [(module, name) for name, (module, _) in _OURS.items()] + [(PJIT, AHEAD_OF_TIME)]
-    return [
-        f"{module}.{name}"
-        for module, name in names
-        if name != CALL and not hasattr(sys.modules.get(module), name)
-    ]
+    return [name for name, found in private_names().items() if not found]
 
 
 def refresh() -> None:
