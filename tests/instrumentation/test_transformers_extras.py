@@ -158,6 +158,20 @@ def test_requests_of_a_batch_have_spans_that_the_batch_links_to(model: Any, scop
     assert batch.attributes[names.MODEL_FORWARDS] >= 5  # type: ignore[operator]
 
 
+def test_a_request_that_is_cancelled_ends_its_span_and_the_work(model: Any, scope: ns.Scope) -> None:
+    """The library delivers nothing of it: nothing stays open for the life of the process."""
+    config = hf.ContinuousBatchingConfig(page_size=16, num_blocks=16, max_batch_tokens=32)
+    manager = model.init_continuous_batching(continuous_batching_config=config)
+    name = manager.add_request(list(range(3, 9)), max_new_tokens=5)
+    assert not spans(scope)
+    manager.cancel_request(name)
+    manager.cancel_request(name)  # again is no harm
+    request, batch = sorted(spans(scope), key=lambda span: span.name, reverse=True)
+    assert request.attributes[names.FINISH_REASONS] == ["cancelled"]
+    assert batch.attributes[names.MODEL_BATCH] == 1
+    assert [link.span_id for link in batch.links] == [request.span_id]
+
+
 def test_batched_tokens_are_those_without_us(model: Any) -> None:
     """And the library's functions are its own again."""
     patched = ((batching.ContinuousBatchingManager, "add_request"), (batching.OutputRouter, "deliver"))

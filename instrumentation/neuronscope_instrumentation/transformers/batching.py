@@ -117,20 +117,33 @@ class _Book:
 
     def deliver(self, router: int, output: Any) -> None:
         """Something of a request is delivered."""
-        if not output.is_finished():
-            return
+        if output.is_finished():
+            self._end(router, output.request_id, lambda request: _tell(request, output))
+
+    def cancel(self, router: int, request_id: str) -> None:
+        """The caller no longer wants it: nothing of it will be delivered."""
+        self._end(
+            router,
+            request_id,
+            lambda request: request.span.set_attribute(names.FINISH_REASONS, ["cancelled"]),
+        )
+
+    def _end(self, router: int, request_id: str, tell: Callable[[_Request], None]) -> None:
+        """End a request's span, and that of the work if it was the last one."""
         with self._lock:
-            request = self._requests.pop((router, output.request_id), None)
+            request = self._requests.pop((router, request_id), None)
             work = self._work.get(router)
             if request is None:
                 return
+            done = False
             if work is not None:
                 work.left -= 1
-                if not work.left:
+                done = not work.left
+                if done:
                     del self._work[router]
-        _tell(request, output)
+        tell(request)
         self._engine.finish(request.span)
-        if work is not None and not work.left:
+        if work is not None and done:
             work.span.set_attribute(names.MODEL_BATCH, work.requests)
             work.span.set_attribute(names.MODEL_FORWARDS, work.steps)
             self._engine.finish(work.span)
@@ -203,6 +216,15 @@ def _install(engine: Engine, module: str) -> Callable[[], None]:
 
         return call
 
+    def cancel_request(original: Any) -> Any:
+        def call(self: Any, request_id: Any) -> Any:
+            result = original(self, request_id)
+            if getattr(self, "is_tp_driver", True):  # in other processes it does nothing
+                GUARD.call("batching.cancel", book.cancel, id(self.output_router), request_id)
+            return result
+
+        return call
+
     def step(original: Any) -> Any:
         def call(self: Any, model: Any) -> Any:
             GUARD.call("batching.step", book.step, id(self.output_router))
@@ -211,6 +233,7 @@ def _install(engine: Engine, module: str) -> Callable[[], None]:
         return call
 
     patch(api.ContinuousBatchingManager, "add_request", add_request)
+    patch(api.ContinuousBatchingManager, "cancel_request", cancel_request)
     patch(state, "__post_init__", post_init)
     patch(api.OutputRouter, "deliver", deliver)
     patch(api.OutputRouter, "deliver_batch", deliver_batch)
