@@ -193,7 +193,9 @@ below.
     for path, command in _walk("neuronscope", cli):
         if isinstance(command, click.Group):
             continue
-        context = click.Context(command, info_name=path, max_content_width=96, terminal_width=96)
+        context = click.Context(
+            command, info_name=path, terminal_width=96, help_option_names=["-h", "--help"]
+        )
         name = path.removeprefix("neuronscope ")
         lines += ["", f"## {name}", "", "```text", command.get_help(context).replace("\b", ""), "```"]
         if name in EXIT_CODES:
@@ -278,7 +280,7 @@ def _methods(name: str) -> Iterator[str]:
         for gap in found.gaps:
             reasons.setdefault(gap.why, []).append(f"`{gap.target.partition(':')[2]}`")
         for why, targets in reasons.items():
-            yield f"- {', '.join(targets)}: {why}"
+            yield f"- {', '.join(dict.fromkeys(targets))}: {why}"
 
 
 # --- errors ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from dataclasses import fields
 import pytest
 
 from neuronscope.settings import Settings
+from neuronscope.signals import names
 from programs import ROOT, environment
 
 DOCS = ROOT / "docs"
@@ -42,6 +43,12 @@ def test_every_error_has_a_page_that_says_what_to_do() -> None:
         text = page.read_text(encoding="utf-8")
         assert "## When\n\n#" not in text, page.name
         assert len(text.partition("## What to do\n")[2].strip()) > 40, page.name
+
+
+def test_every_signal_says_what_it_is() -> None:
+    """Attributes, events and metrics have a meaning, not a place for one."""
+    told = [*names.ATTRIBUTES.values(), *names.EVENTS.values(), *names.METRICS.values()]
+    assert all(len(one.brief) > 3 for one in told), [one for one in told if len(one.brief) <= 3]
 
 
 def test_variables_in_the_documentation_exist() -> None:

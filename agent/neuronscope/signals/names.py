@@ -177,11 +177,19 @@ REQUEST_TOP_P: Final = _attribute("gen_ai.request.top_p", "double", "Nucleus sam
 REQUEST_TOP_K: Final = _attribute("gen_ai.request.top_k", "int", "Top-k of decoding.")
 REQUEST_MAX_TOKENS: Final = _attribute("gen_ai.request.max_tokens", "int", "Output token limit.")
 REQUEST_SEED: Final = _attribute("gen_ai.request.seed", "int", "Sampling seed.")
-REQUEST_FREQUENCY_PENALTY: Final = _attribute("gen_ai.request.frequency_penalty", "double", "…")
-REQUEST_PRESENCE_PENALTY: Final = _attribute("gen_ai.request.presence_penalty", "double", "…")
-REQUEST_STOP_SEQUENCES: Final = _attribute("gen_ai.request.stop_sequences", "string[]", "…", _CONTENT)
+REQUEST_FREQUENCY_PENALTY: Final = _attribute(
+    "gen_ai.request.frequency_penalty", "double", "Penalty for tokens by how often they came already."
+)
+REQUEST_PRESENCE_PENALTY: Final = _attribute(
+    "gen_ai.request.presence_penalty", "double", "Penalty for tokens that came already."
+)
+REQUEST_STOP_SEQUENCES: Final = _attribute(
+    "gen_ai.request.stop_sequences", "string[]", "Texts at which decoding ends.", _CONTENT
+)
 REQUEST_CHOICE_COUNT: Final = _attribute("gen_ai.request.choice.count", "int", "Choices asked, if not 1.")
-REQUEST_ENCODING_FORMATS: Final = _attribute("gen_ai.request.encoding_formats", "string[]", "…")
+REQUEST_ENCODING_FORMATS: Final = _attribute(
+    "gen_ai.request.encoding_formats", "string[]", "How vectors come: float, base64, …"
+)
 OUTPUT_TYPE: Final = _attribute("gen_ai.output.type", "string", "text, json, image or speech.")
 EMBEDDING_DIMENSIONS: Final = _attribute("gen_ai.embeddings.dimension.count", "int", "Length of a vector.")
 CONVERSATION_ID: Final = _attribute("gen_ai.conversation.id", "string", "Conversation, if given.", _ID)
@@ -749,6 +757,9 @@ OVERHEAD_MEASURED_BLOCKS: Final = _metric(
 )
 OVERHEAD_CAPTURES: Final = _metric(
     "neuronscope.overhead.captures", _G, "1", "Accounted cost of captures alone, in the same blocks."
+)
+OVERHEAD_FACTOR: Final = _metric(
+    "neuronscope.overhead.factor", _G, "1", "What captures are charged over what their own clocks saw."
 )
 OVERHEAD_TIME: Final = _metric(
     "neuronscope.overhead.time",
