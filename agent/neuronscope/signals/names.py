@@ -317,8 +317,9 @@ TOOLS_FINGERPRINT: Final = _attribute(
     "neuronscope.tools.fingerprint", "string", "The tool definitions', of 64 bits."
 )
 STREAM_CONSUMER: Final = _attribute(
-    "neuronscope.stream.consumer.duration", "double", "Seconds of a stream in which the service, not the "
-    "provider, was waited for; from every so many chunks."
+    "neuronscope.stream.consumer.duration",
+    "double",
+    "Seconds of a stream in which the service, not the provider, was waited for; from every so many chunks.",
 )
 TENANT: Final = _attribute(
     "neuronscope.tenant", "string", "For whom the call was made, if the service tells.", _ID
@@ -384,7 +385,9 @@ MODEL_DECODE: Final = _attribute("neuronscope.model.decode.duration", "double", 
 MODEL_DECODE_RATE: Final = _attribute("neuronscope.model.decode.tokens_per_second", "double", "Decode speed.")
 MODEL_BATCH: Final = _attribute("neuronscope.model.batch_size", "int", "Rows of the model call.")
 MODEL_STEP_MEDIAN: Final = _attribute(
-    "neuronscope.model.decode.step.median", "double", "Seconds of a generation's median step after its prefill."
+    "neuronscope.model.decode.step.median",
+    "double",
+    "Seconds of a generation's median step after its prefill.",
 )
 MODEL_STEP_MAX: Final = _attribute(
     "neuronscope.model.decode.step.max", "double", "Seconds of its slowest step after the prefill."
