@@ -146,6 +146,7 @@ def test_memory_does_not_grow() -> None:
     attributes = {"gen_ai.request.model": "m", "é": "ü", "url.full": "x?y", "n": 1 << 70, "list": ["a", 1.5]}
     model = Model.model_validate({"id": "a", "model": 3, "more": "x"})
     read = NATIVE.make_fields(fields.fields_in_python)
+    pick = NATIVE.make_pick(fields.fields_in_python)
     series = NATIVE.Series((1.0,), [0, 0], [None, None])
     rows: dict[Any, Any] = {(None, None): [None, series, "n", ({}, ())]}
 
@@ -153,13 +154,13 @@ def test_memory_does_not_grow() -> None:
         policy.apply(attributes)
         NATIVE.attributes_bytes(attributes)
         NATIVE.encode_attributes(attributes, 10, TWINS)
-        NATIVE.pick(read(model), _table)
+        pick(read(model), _table)
         NATIVE.subset(attributes, frozenset({"n"}))
         NATIVE.fill_known(rows, ("a", "b"), {}, 0.5, (1, 2), 3)
         NATIVE.arguments(("a", "b"), 1, (1, 2, 3), {"c": 4})
         NATIVE.with_item(Context, {"a": 1}, "b", 2)
         NATIVE.split_ids(1 << 190)
-        outcome(NATIVE.pick, attributes, "nonsense")
+        outcome(pick, attributes, "nonsense")
         outcome(NATIVE.fill_known, rows, ("a", "b"), {}, "no number", 1, 3)
 
     for _ in range(2_000):
@@ -224,6 +225,7 @@ _sources = st.one_of(
     st.builds(Model, id=_values, model=_values, more=_values),
     st.builds(Plain, id=_values, model=_values),
     _mappings.map(Odd),
+    st.dictionaries(st.sampled_from("ab"), _mappings | st.builds(Plain, id=_values, model=_values)),
     st.none(),
     _scalars,
 )
@@ -232,6 +234,13 @@ _table = (
     "model", "target", fields.COUNT,
     "more", "more", fields.NUMBER,
     "a", "b", fields.ANY,
+    "model", "some", fields.SOME,
+    "id", "told", fields.TRUTH,
+    "a", (
+        "a", "x", fields.ANY,
+        "id", "id", fields.TEXT,
+        "b", ("a", "y", fields.TRUTH), fields.INTO,
+    ), fields.INTO,
 )  # fmt: skip
 
 
@@ -242,7 +251,9 @@ def test_fields_of_foreign_objects(value: Any) -> None:
     found = NATIVE.make_fields(fields.fields_in_python)(value)
     wanted = fields.fields_in_python(value)
     assert dict(found) == dict(wanted) or repr(dict(found)) == repr(dict(wanted))
-    assert same(NATIVE.pick(found, _table), fields.pick_in_python(wanted, _table))
+    assert same(
+        NATIVE.make_pick(fields.fields_in_python)(found, _table), fields.pick_in_python(wanted, _table)
+    )
 
 
 @everything

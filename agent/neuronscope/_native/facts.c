@@ -156,8 +156,9 @@ ns_make_fields(PyObject *Py_UNUSED(module), PyObject *twin)
 
 /* --- many facts at once ------------------------------------------------------------------------------ */
 
-enum { ANY, TEXT, COUNT, NUMBER };
+enum { ANY, TEXT, COUNT, NUMBER, SOME, TRUTH, INTO };
 
+/* Whether a value is of this kind; -1 with an exception. */
 static int
 passes(PyObject *value, long kind)
 {
@@ -170,24 +171,40 @@ passes(PyObject *value, long kind)
         return PyLong_Check(value) && value != Py_True && value != Py_False;
     case NUMBER:
         return (PyFloat_Check(value) || PyLong_Check(value)) && value != Py_True && value != Py_False;
+    case SOME:
+        return passes(value, COUNT) ? PyObject_IsTrue(value) : 0;
+    case TRUTH:
+        return PyObject_IsTrue(value);
     default:
         return value != Py_None;
     }
 }
 
-/* pick(told, table) -> those facts that are told, and of the kind they should be
- *
- * table: name, what it is called among the facts, kind, name, …; told: a mapping. */
-PyObject *
-ns_pick(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
+static int pick_into(PyObject *twin, PyObject *found, PyObject *told, PyObject *table);
+
+/* Add one fact, if it is told; `called` is a table where its fields are wanted. */
+static int
+pick_one(PyObject *twin, PyObject *found, PyObject *value, PyObject *called, long kind)
 {
-    if (!ns_takes("pick", n, 2))
-        return NULL;
-    PyObject *told = args[0], *table = args[1];
-    if (!PyTuple_Check(table) || PyTuple_Size(table) % 3 != 0)
-        return PyErr_Format(PyExc_TypeError, "pick takes a mapping and a table");
-    PyObject *found = PyDict_New();
-    for (Py_ssize_t i = 0; found != NULL && i < PyTuple_Size(table); i += 3) {
+    if (kind == INTO) {
+        PyObject *own = value == Py_None ? NULL : fields(twin, value);
+        int done = own == NULL ? (PyErr_Occurred() ? -1 : 0) : pick_into(twin, found, own, called);
+        Py_XDECREF(own);
+        return done;
+    }
+    int is = kind == -1 && PyErr_Occurred() ? -1 : passes(value, kind);
+    return is > 0 ? PyDict_SetItem(found, called, kind == TRUTH ? Py_True : value) : is;
+}
+
+static int
+pick_into(PyObject *twin, PyObject *found, PyObject *told, PyObject *table)
+{
+    if (!PyTuple_Check(table) || PyTuple_Size(table) % 3 != 0) {
+        PyErr_SetString(PyExc_TypeError, "pick takes a mapping and a table");
+        return -1;
+    }
+    int done = 0;
+    for (Py_ssize_t i = 0; done >= 0 && i < PyTuple_Size(table); i += 3) {
         PyObject *value, *name = PyTuple_GetItem(table, i);
         if (PyDict_CheckExact(told)) {
             value = PyDict_GetItemWithError(told, name);
@@ -197,14 +214,35 @@ ns_pick(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
         } else {
             value = PyObject_CallMethod(told, "get", "O", name);
         }
-        int is = value == NULL ? -1 : passes(value, PyLong_AsLong(PyTuple_GetItem(table, i + 2)));
-        if (is > 0)
-            is = PyDict_SetItem(found, PyTuple_GetItem(table, i + 1), value);
+        long kind = PyLong_AsLong(PyTuple_GetItem(table, i + 2));
+        done = value == NULL ? -1 : pick_one(twin, found, value, PyTuple_GetItem(table, i + 1), kind);
         Py_XDECREF(value);
-        if (is < 0)
-            Py_CLEAR(found);
     }
+    return done;
+}
+
+/* pick(told, table) -> those facts that are told, and of the kind they should be
+ *
+ * table: name, what it is called among the facts, kind, name, …; told: a mapping.  Of the kind INTO is what has
+ * fields itself: a table of them is in the place of what it is called. */
+static PyObject *
+pick(PyObject *twin, Args args, Py_ssize_t n)
+{
+    if (!ns_takes("pick", n, 2))
+        return NULL;
+    PyObject *found = PyDict_New();
+    if (found != NULL && pick_into(twin, found, args[0], args[1]) < 0)
+        Py_CLEAR(found);
     return found;
+}
+
+static PyMethodDef pick_function = {"pick", (PyCFunction)(void (*)(void))pick, METH_FASTCALL, NULL};
+
+/* make_pick(twin) -> `pick` with this twin of `fields` */
+PyObject *
+ns_make_pick(PyObject *Py_UNUSED(module), PyObject *twin)
+{
+    return PyCFunction_New(&pick_function, twin);
 }
 
 /* subset(told, names) -> a dictionary of those that are told; names: a frozenset */

@@ -23,7 +23,7 @@ static PyMethodDef functions[] = {
     ONE("count", ns_count_of),
     ONE("items", ns_items_of),
     ONE("make_fields", ns_make_fields),
-    FAST("pick", ns_pick),
+    ONE("make_pick", ns_make_pick),
     FAST("subset", ns_subset),
     /* metrics */
     FAST("fill", ns_fill),

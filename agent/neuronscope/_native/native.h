@@ -25,7 +25,7 @@ PyObject *ns_number_of(PyObject *module, PyObject *value);
 PyObject *ns_count_of(PyObject *module, PyObject *value);
 PyObject *ns_items_of(PyObject *module, PyObject *value);
 PyObject *ns_make_fields(PyObject *module, PyObject *twin);
-PyObject *ns_pick(PyObject *module, Args args, Py_ssize_t n);
+PyObject *ns_make_pick(PyObject *module, PyObject *twin);
 PyObject *ns_subset(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_fill(PyObject *module, Args args, Py_ssize_t n);               /* series.c */
 PyObject *ns_fill_known(PyObject *module, Args args, Py_ssize_t n);

@@ -119,13 +119,15 @@ def items_in_python(value: Any) -> Sequence[Any]:
     return found if isinstance(value, _SEQUENCES) else ()
 
 
-# What a fact may be.
-ANY, TEXT, COUNT, NUMBER = range(4)
+# What a fact may be: of any kind; a count that is not zero; true; an object, of which some fields are facts.
+ANY, TEXT, COUNT, NUMBER, SOME, TRUTH, INTO = range(7)
 _KINDS: Final[tuple[Callable[[Any], Any], ...]] = (
     lambda value: value,
     text_in_python,
     count_in_python,
     number_in_python,
+    lambda value: count_in_python(value) or None,
+    lambda value: True if value else None,
 )
 
 
@@ -133,13 +135,19 @@ def pick_in_python(told: Mapping[str, Any], table: Sequence[Any]) -> dict[str, A
     """Those facts that are told, and of the kind that they should be.
 
     Args:
-        table: a fact's name, what we call it, its kind, name, …
+        table: a fact's name, what we call it, its kind, name, …  Of the kind `INTO`, a table of its fields
+            is in the place of what we call it.
     """
     found: dict[str, Any] = {}
     cells = iter(table)
     kind: int
     for name, called, kind in zip(cells, cells, cells):  # noqa: B905 - triples of the same iterator
-        value = _KINDS[kind](told.get(name))
+        value = told.get(name)
+        if kind == INTO:
+            if value is not None:
+                found.update(pick_in_python(fields_in_python(value), called))
+            continue
+        value = _KINDS[kind](value)
         if value is not None:
             found[called] = value
     return found
@@ -152,8 +160,9 @@ def subset_in_python(told: Mapping[str, Any], names: Set[str]) -> dict[str, Any]
 
 # All of these but `field` have compiled twins.
 _make_fields: Final = compiled.find("make_fields")
+_make_pick: Final = compiled.find("make_pick")
 fields: Final = fields_in_python if _make_fields is None else _make_fields(fields_in_python)
-pick: Final = compiled.choose("pick", pick_in_python)
+pick: Final = pick_in_python if _make_pick is None else _make_pick(fields_in_python)
 subset: Final = compiled.choose("subset", subset_in_python)
 text: Final = compiled.choose("text", text_in_python)
 number: Final = compiled.choose("number", number_in_python)

@@ -12,7 +12,9 @@ from neuronscope.instrumentation import ErrorFacts, Message, Response
 from neuronscope.signals import names
 from neuronscope_instrumentation.common.fields import (
     COUNT,
+    INTO,
     TEXT,
+    TRUTH,
     count,
     document,
     field,
@@ -22,7 +24,7 @@ from neuronscope_instrumentation.common.fields import (
     pick,
     text,
 )
-from neuronscope_instrumentation.openai.facts import modalities
+from neuronscope_instrumentation.openai.facts import RECEIVED, SENT
 from neuronscope_instrumentation.openai.messages import read_message
 
 _HEAD: Final = (
@@ -35,49 +37,60 @@ _USAGE: Final = (
     "prompt_tokens", "input_tokens", COUNT,
     "completion_tokens", "output_tokens", COUNT,
     "prompt_cache_hit_tokens", "cache_read_tokens", COUNT,  # DeepSeek's; others' details win
+    "prompt_tokens_details", (
+        "cached_tokens", "cache_read_tokens", COUNT,
+        "cache_write_tokens", "cache_write_tokens", COUNT,
+    ), INTO,
+    "completion_tokens_details", ("reasoning_tokens", "reasoning_tokens", COUNT), INTO,
 )  # fmt: skip
-_PROMPT: Final = (
-    "cached_tokens", "cache_read_tokens", COUNT,
-    "cache_write_tokens", "cache_write_tokens", COUNT,
+_BY_MODALITY: Final = ("prompt_tokens_details", SENT, INTO, "completion_tokens_details", RECEIVED, INTO)
+_COMPLETION: Final = (*_HEAD, "usage", _USAGE, INTO)
+_CHOICE: Final = (
+    "finish_reason", "finish_reason", TEXT,
+    "logprobs", "logprobs", TRUTH,
+    "message", (
+        "refusal", "refusal", TRUTH,
+        "tool_calls", "calls", TRUTH,
+        "function_call", "calls", TRUTH,
+    ), INTO,
 )  # fmt: skip
-_COMPLETION: Final = ("reasoning_tokens", "reasoning_tokens", COUNT)
 
 
 def read_chat(result: Any, content: bool) -> Response:
     """A chat completion in our words."""
     completion = fields(document(result))
-    choices = [fields(choice) for choice in items(completion.get("choices"))]
+    choices = items(completion.get("choices"))
     if len(choices) > 1:
-        choices.sort(key=lambda choice: count(choice.get("index")) or 0)
+        choices = sorted(map(fields, choices), key=lambda choice: count(choice.get("index")) or 0)
     reasons: list[str] = []
     messages: list[Message] = []
     extra: dict[str, Any] = {}
-    for choice in choices:
-        reason = text(choice.get("finish_reason"))
+    for each in choices:
+        choice = fields(each)
+        told = pick(choice, _CHOICE)
+        reason = told.get("finish_reason")
         if reason is not None:
             reasons.append(reason)
-        _add_answer(extra, choice)
+        if len(told) > (reason is not None):
+            _add_answer(extra, told, choice)
         if content:
             messages.append(read_message(choice.get("message"), reason))
     reported = completion.get("usage")
     if reported is not None:
         extra.update(usage_by_modality(reported))
-    facts = head(completion)
-    facts.update(usage(reported), finish_reasons=reasons or None, messages=messages or None, extra=extra)
-    return Response(**facts)
+    facts = pick(completion, _COMPLETION)
+    return Response(**facts, finish_reasons=reasons or None, messages=messages or None, extra=extra)
 
 
-def _add_answer(extra: dict[str, Any], choice: Mapping[str, Any]) -> None:
-    """Add what a choice tells beside its message."""
-    if choice.get("logprobs"):
+def _add_answer(extra: dict[str, Any], told: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
+    """Add what a choice tells beside its message; most tell nothing."""
+    if "logprobs" in told:
         extra[names.LOGPROBS] = True
-    answer = fields(choice.get("message"))
-    if answer.get("refusal"):
+    if "refusal" in told:
         extra[names.REFUSED] = True
-    if answer.get("tool_calls") or answer.get("function_call"):
-        called = _called(answer)
-        if called:
-            extra[names.TOOLS_CALLED] = [*extra.get(names.TOOLS_CALLED, ()), *called]
+    called = _called(choice.get("message")) if "calls" in told else ()
+    if called:
+        extra[names.TOOLS_CALLED] = [*extra.get(names.TOOLS_CALLED, ()), *called]
 
 
 def _called(answer: Any) -> list[str]:
@@ -95,17 +108,12 @@ def head(completion: Any) -> dict[str, Any]:
 
 def usage(reported: Any) -> dict[str, Any]:
     """Token counts as the provider reported them: `prompt_tokens` includes cached ones."""
-    told = fields(reported)
-    found = pick(told, _USAGE)
-    found.update(pick(fields(told.get("prompt_tokens_details")), _PROMPT))
-    found.update(pick(fields(told.get("completion_tokens_details")), _COMPLETION))
-    return found
+    return pick(fields(reported), _USAGE)
 
 
 def usage_by_modality(reported: Any) -> dict[str, int]:
     """Token counts by modality."""
-    told = fields(reported)
-    return modalities(told.get("prompt_tokens_details"), told.get("completion_tokens_details"))
+    return pick(fields(reported), _BY_MODALITY)
 
 
 def read_error(error: BaseException) -> ErrorFacts:

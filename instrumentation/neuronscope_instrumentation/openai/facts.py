@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Final
 
 from neuronscope.signals import names
-from neuronscope_instrumentation.common.fields import COUNT, field, fields, pick, text
+from neuronscope_instrumentation.common.fields import SOME, field, fields, pick, text
 from neuronscope_instrumentation.common.headers import header_reader
 
 # OpenAI's own, which most compatible providers use too; then Azure's.
@@ -49,17 +49,17 @@ def _name(tool: Any) -> str | None:
 
 def modalities(sent: Any, received: Any) -> dict[str, int]:
     """Token counts by modality, as far as the provider tells them apart."""
-    counts: dict[str, int] = pick(fields(sent), _SENT)
-    counts.update(pick(fields(received), _RECEIVED))
-    return {key: number for key, number in counts.items() if number} if counts else counts
+    counts: dict[str, int] = pick(fields(sent), SENT)
+    counts.update(pick(fields(received), RECEIVED))
+    return counts
 
 
 def _keys(direction: str) -> tuple[str | int, ...]:
     """What a provider calls the tokens of each modality, and the attribute they go into, as a table."""
     pairs = ((each, f"gen_ai.usage.{each}.{direction}_tokens") for each in ("text", "image", "audio"))
-    rows = ((f"{each}_tokens", key, COUNT) for each, key in pairs if key in names.ATTRIBUTES)
+    rows = ((f"{each}_tokens", key, SOME) for each, key in pairs if key in names.ATTRIBUTES)
     return tuple(chain.from_iterable(rows))
 
 
-_SENT: Final = _keys("input")
-_RECEIVED: Final = _keys("output")
+SENT: Final = _keys("input")
+RECEIVED: Final = _keys("output")
