@@ -93,9 +93,10 @@ services:
 	command -v prometheus >/dev/null || wanted+=(prometheus); \
 	command -v prometheus-alertmanager alertmanager >/dev/null || wanted+=(prometheus-alertmanager); \
 	command -v chromium chromium-browser google-chrome >/dev/null || wanted+=(chromium); \
+	command -v curl >/dev/null || wanted+=(curl); \
 	if [[ $${#wanted[@]} == 0 ]]; then exit 0; fi; \
 	if [[ $$(id -u) == 0 ]] && command -v apt-get >/dev/null; then \
-	  echo "Installing $${wanted[*]}: they scrape /metrics, test alerts, and open the pages of view --html."; \
+	  echo "Installing $${wanted[*]}: they scrape /metrics, test alerts, open the pages of view --html, and follow the tutorial."; \
 	  apt-get update -q && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -q -y --no-install-recommends "$${wanted[@]}"; \
 	else \

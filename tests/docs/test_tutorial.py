@@ -35,7 +35,7 @@ sed -i 's/for: "[0-9a-z]*"/for: "1s"/' dashboards/prometheus/alerts.yml
 
 def prepared(folder: Path) -> str:
     """The files are written, and the page's commands are one script, on ports that are free."""
-    ports = {port: str(free_port()) for port in ("8000", "9464", "9090")}
+    ports = {port: str(free_port()) for port in ("8000", "9464", "9095")}
     script = [
         "set -euo pipefail",
         "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT",
