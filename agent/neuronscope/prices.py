@@ -28,9 +28,9 @@ USUAL_TIERS: Final = frozenset({"", "default", "standard", "auto", "on_demand"})
 # What an id may have beside the name: a path, a publisher, a region; a date, "-latest", "-v1:0".
 _PREFIX: Final = re.compile(r"^(?:models/|publishers/[^/]+/models/|(?:us|eu|apac|global)\.)+")
 _SUFFIX: Final = re.compile(r"(?:[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|\d{4}|\d{3}|latest)|-v\d+(?::\d+)?)$")
-_UNPRICED: Final = frozenset(
-    {names.AUDIO_INPUT_TOKENS, names.AUDIO_OUTPUT_TOKENS, names.IMAGE_OUTPUT_TOKENS}
-)
+_UNPRICED: Final = frozenset({names.AUDIO_INPUT_TOKENS, names.AUDIO_OUTPUT_TOKENS, names.IMAGE_OUTPUT_TOKENS})
+MAX_KNOWN: Final = 4096  # names may be junk
+_NEW: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,6 @@ class Price:
         self,
         input_tokens: int,
         output_tokens: int,
-        *,
         cache_read: int = 0,
         cache_write: int = 0,
         tier: str = "",
@@ -76,7 +75,7 @@ class Price:
         if (cache_read and self.cache_read is None) or (cache_write and self.cache_write is None):
             return None
         fresh = input_tokens - cache_read - cache_write
-        if min(fresh, output_tokens, cache_read, cache_write) < 0:
+        if fresh < 0 or output_tokens < 0 or cache_read < 0 or cache_write < 0:
             return None  # counts that contradict each other
         dollars = (
             fresh * self.input
@@ -102,6 +101,7 @@ class PriceTable:
         self._aliases = dict(aliases or {})
         self._providers = {price.provider for price in prices} | self._aliases.keys()
         self._found: dict[tuple[str, str], Price | None] = {}
+        self._of_calls: dict[tuple[Any, Any, Any], Price | None] = {}
 
     def knows(self, provider: object) -> bool:
         """Is there any price of this provider's?"""
@@ -126,7 +126,7 @@ class PriceTable:
             return self._found[key]
         except KeyError:
             found = next(filter(None, map(self._prices.get, self._candidates(*key))), None)
-            if len(self._found) < 4096:  # names may be junk
+            if len(self._found) < MAX_KNOWN:
                 self._found[key] = found
             return found
 
@@ -144,12 +144,8 @@ class PriceTable:
     def cost_of(self, attributes: Mapping[str, Any]) -> float | None:
         """Dollars for a call by its span's attributes; None if that is not known."""
         get = attributes.get  # this runs for every call
-        tokens_in, tokens_out, provider = (
-            get(names.INPUT_TOKENS),
-            get(names.OUTPUT_TOKENS),
-            get(names.PROVIDER_NAME),
-        )
-        if tokens_in is None or not isinstance(provider, str):
+        tokens_in, tokens_out = get(names.INPUT_TOKENS), get(names.OUTPUT_TOKENS)
+        if tokens_in is None:
             return None
         if tokens_out is None:
             if get(names.OPERATION_NAME) != "embeddings":
@@ -157,18 +153,28 @@ class PriceTable:
             tokens_out = 0
         if not _UNPRICED.isdisjoint(attributes) and any(map(get, _UNPRICED)):
             return None
-        for key in (names.RESPONSE_MODEL, names.REQUEST_MODEL):
-            model = get(key)
-            price = self.find(provider, model) if isinstance(model, str) else None
-            if price is not None:
-                return price.cost(
-                    tokens_in,
-                    tokens_out,
-                    cache_read=get(names.CACHE_READ_TOKENS) or 0,
-                    cache_write=get(names.CACHE_WRITE_TOKENS) or 0,
-                    tier=str(get(names.OPENAI_RESPONSE_SERVICE_TIER) or ""),
-                )
-        return None
+        call = get(names.PROVIDER_NAME), get(names.RESPONSE_MODEL), get(names.REQUEST_MODEL)
+        try:
+            price: Any = self._of_calls.get(call, _NEW)
+        except TypeError:  # a list is no name
+            price = self._find_of(*call)
+        if price is _NEW:
+            price = self._find_of(*call)
+            if len(self._of_calls) < MAX_KNOWN:
+                self._of_calls[call] = price
+        if price is None:
+            return None
+        tier = get(names.OPENAI_RESPONSE_SERVICE_TIER)
+        read, written = get(names.CACHE_READ_TOKENS) or 0, get(names.CACHE_WRITE_TOKENS) or 0
+        cost: float | None = price.cost(tokens_in, tokens_out, read, written, str(tier) if tier else "")
+        return cost
+
+    def _find_of(self, provider: object, *models: object) -> Price | None:
+        """The price by the first of these models that has one."""
+        if not isinstance(provider, str):
+            return None
+        found = (self.find(provider, model) for model in models if isinstance(model, str))
+        return next(filter(None, found), None)
 
 
 class PriceBook:
