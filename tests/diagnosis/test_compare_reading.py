@@ -148,6 +148,23 @@ def test_what_a_process_runs_on_is_compared(tmp_path: Path) -> None:
     assert ns.compare(sides[0], sides[2]).kinds == ()
 
 
+@pytest.mark.parametrize(
+    "strange", [7, "text", (1, "x"), True, float("nan"), float("inf"), b"bytes", (("a",),)]
+)
+def test_attributes_of_another_type_than_they_should_have_are_as_good_as_none(strange: object) -> None:
+    """A stranger's recording may hold anything under our names: it is compared, no traceback."""
+    spans: list[SpanRecord] = []
+    for span in BEFORE.spans():
+        held = {**span.attributes, **dict.fromkeys(LISTS, strange)}
+        kept = {key: value if key == names.OPERATION_NAME else strange for key, value in held.items()}
+        spans.append(changed(span, attributes=kept))
+    found = ns.compare(spans, AFTER.spans())
+    assert found.before.calls == {"chat": 120, "embeddings": 120, "retrieval": 120}
+
+
+LISTS = (names.LAYERS_IDS, names.LAYERS_MEAN, names.PROMPT_PIECES, names.RETRIEVAL_IDS, names.SAMPLING_WEIGHT)
+
+
 def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
     """Each step tells how far it is."""
     told: dict[str, list[tuple[int, int]]] = {}

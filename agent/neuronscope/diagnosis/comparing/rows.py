@@ -1,4 +1,7 @@
-"""From one span or layer record to rows of a side's columns.  Pure but for the tables they add to."""
+"""From one span or layer record to rows of a side's columns.  Pure but for the tables they add to.
+
+A recording may come from a stranger: a value of another type than it should have is as good as none.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +84,8 @@ _CONTENT: Final = frozenset({names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.
 
 def weight_of(attributes: Mapping[str, Any]) -> float:
     """How many traces this one of a sampled recording stands for."""
-    value = attributes.get(names.SAMPLING_WEIGHT)
-    return float(value) if isinstance(value, int | float) and value > 0 else 1.0
+    value = _number(attributes.get(names.SAMPLING_WEIGHT))
+    return value if 0 < value < math.inf else 1.0
 
 
 def add_span(side: Columns, span: SpanRecord, trace: str) -> None:
@@ -105,42 +108,38 @@ def add_span(side: Columns, span: SpanRecord, trace: str) -> None:
 def _add_search(side: Columns, span: SpanRecord, attributes: Mapping[str, Any], trace: str) -> None:
     add = side.searches.columns
     get = attributes.get
-    metric = get(names.RETRIEVAL_METRIC) or ""
+    metric = _text(get(names.RETRIEVAL_METRIC))
     normalised = scale_of(metric).normalised
-    top, kth, returned = (
-        get(names.RETRIEVAL_TOP_SCORE),
-        get(names.RETRIEVAL_KTH_SCORE),
-        get(names.RETRIEVAL_RETURNED),
-    )
-    add["top"].append(UNKNOWN if top is None else _short(normalised(top)))
-    add["kth"].append(UNKNOWN if kth is None else _short(normalised(kth)))
-    margin = get(names.RETRIEVAL_MARGIN)
-    add["margin"].append(UNKNOWN if margin is None or (returned or 0) < 2 else _short(margin))
+    returned = _number(get(names.RETRIEVAL_RETURNED))
+    for name, key in (("top", names.RETRIEVAL_TOP_SCORE), ("kth", names.RETRIEVAL_KTH_SCORE)):
+        score = _number(get(key))
+        add[name].append(_short(normalised(score)) if math.isfinite(score) else UNKNOWN)
+    add["margin"].append(_short(_number(get(names.RETRIEVAL_MARGIN))) if returned >= 2 else UNKNOWN)
     add["norm"].append(_short(_number(get(names.QUERY_NORM))))
-    add["returned"].append(_number(returned))
+    add["returned"].append(returned)
     add["k"].append(_number(get(names.RETRIEVAL_TOP_K)))
     add["dimension"].append(_number(get(names.QUERY_DIMENSION)))
     add["duration"].append((span.end_unix_ns - span.start_unix_ns) / 1e9)
     add["start"].append(span.start_unix_ns / 1e9)
     add["weight"].append(weight_of(attributes))
     add["trace"].append(trace)
-    add["store"].append(get(names.DB_SYSTEM) or "")
-    add["collection"].append(get(names.DB_COLLECTION) or "")
-    add["namespace"].append(get(names.DB_NAMESPACE) or "")
+    add["store"].append(_text(get(names.DB_SYSTEM)))
+    add["collection"].append(_text(get(names.DB_COLLECTION)))
+    add["namespace"].append(_text(get(names.DB_NAMESPACE)))
     add["metric"].append(metric)
     add["filtered"].append(bool(get(names.RETRIEVAL_FILTERED)))
-    add["fingerprint"].append(get(names.QUERY_FINGERPRINT) or "")
-    add["embedder"].append(get(names.EMBEDDER_FINGERPRINT) or "")
-    ids = tuple(get(names.RETRIEVAL_IDS) or ())
+    add["fingerprint"].append(_text(get(names.QUERY_FINGERPRINT)))
+    add["embedder"].append(_text(get(names.EMBEDDER_FINGERPRINT)))
+    ids = _list(get(names.RETRIEVAL_IDS))
     if ids and not side.hashed and str(ids[0]).startswith("sha256:"):
         side.hashed = True
     add["ids"].append(ids)
-    add["scores"].append(tuple(get(names.RETRIEVAL_SCORES) or ()))
-    stages = tuple(get(names.RETRIEVAL_STAGES) or ())
+    add["scores"].append(tuple(map(_number, _list(get(names.RETRIEVAL_SCORES)))))
+    stages = _list(get(names.RETRIEVAL_STAGES))
     add["stages"].append(
-        tuple(zip(stages, get(names.RETRIEVAL_STAGES_K) or (0,) * len(stages), strict=False))
+        tuple(zip(stages, _list(get(names.RETRIEVAL_STAGES_K)) or (0,) * len(stages), strict=False))
     )
-    add["error"].append(get(names.ERROR_TYPE) or "")
+    add["error"].append(_text(get(names.ERROR_TYPE)))
     add["route"].append("")
 
 
@@ -155,10 +154,9 @@ def _add_call(
         else:
             add[name].append(value if value.__class__ is float else _number(value))
     for name, key in _CALL_TEXTS:
-        add[name].append(get(key) or "")
+        add[name].append(_text(get(key)))
     for name, key in _CALL_LISTS:
-        value = get(key)
-        add[name].append(tuple(value) if value else ())
+        add[name].append(_list(get(key)))
     add["parameters"].append(tuple([(name, get(key)) for name, key in _PARAMETERS if get(key) is not None]))
     add["duration"].append((span.end_unix_ns - span.start_unix_ns) / 1e9)
     add["start"].append(span.start_unix_ns / 1e9)
@@ -171,12 +169,13 @@ def _add_call(
 
 def _add_aggregates(side: Columns, attributes: Mapping[str, Any], trace: str) -> None:
     """What a span tells about the layers that ran in it."""
-    layers = attributes.get(names.LAYERS_IDS)
+    layers = _list(attributes.get(names.LAYERS_IDS))
     if not layers:
         return
     model = str(attributes.get(names.MODEL_NAME) or "")
     columns = [
-        attributes.get(key) or () for key in (names.LAYERS_MEAN, names.LAYERS_STD, names.LAYERS_ABS_MAX)
+        tuple(map(_number, _list(attributes.get(key))))
+        for key in (names.LAYERS_MEAN, names.LAYERS_STD, names.LAYERS_ABS_MAX)
     ]
     for layer, mean, std, most in zip(layers, *columns, strict=False):
         rows = side.aggregated.setdefault((model, layer, "call"), LayerRows())
@@ -218,6 +217,14 @@ def add_layer(side: Columns, record: LayerRecord) -> None:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else UNKNOWN
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _list(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType] - of attributes
 
 
 def _short(value: float) -> float:
