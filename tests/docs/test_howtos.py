@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 import urllib.request
@@ -18,6 +19,7 @@ import neuronscope as ns
 from collectors import free_port, serving
 from neuronscope.dashboards import thresholds
 from neuronscope.dashboards.build import files
+from neuronscope.settings import Settings
 from operations import eventually, program, running
 from programs import environment
 
@@ -48,6 +50,27 @@ def test_fastapi(tmp_path: Path) -> None:
             eventually(ask, "the application answers").close()
             eventually(lambda: len(collector.spans) >= 2, "both spans have arrived")
     assert set(collector.spans) == {"GET /ask/{topic}", "chat gpt-4o-mini"}
+
+
+def test_headers_of_a_hosted_back_end() -> None:
+    """What the page exports is read as the header that the back end wants, key and all."""
+    (block, *_) = blocks_of(DOCS / "how-to" / "hosted-otlp.md")
+    exports = "".join(line for line in block.code.splitlines(keepends=True) if line.startswith("export"))
+    script = f"{exports}env -0 | grep -z ^OTEL_"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        env=environment(OTLP_TOKEN="glc_secret=="),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    settings = Settings.load(dict(line.split("=", 1) for line in done.stdout.split("\0") if line))
+    ((name, value),) = settings.otlp_headers
+    kind, _, packed = value.partition(" ")
+    assert (name, kind) == ("Authorization", "Basic")
+    assert base64.b64decode(packed) == b"123456:glc_secret=="
+    assert settings.otlp_endpoint.startswith("https://")
+    assert settings.otlp_compression == "gzip"
 
 
 def test_manifests_of_kubernetes_have_no_unknown_field() -> None:
