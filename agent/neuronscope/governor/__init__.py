@@ -7,7 +7,9 @@
     clock.py      CPU time of a thread
     purse.py      the token bucket: earned, spent, left
     coverage.py   layers that run together, and how often each was seen
-    budget.py     what may be captured now, and the judgement
+    hidden.py     what captures cost beside what their clocks see
+    bucket.py     where on the ladder we are, the judgement, and what is told
+    budget.py     what may be captured now
     ladder.py     the visible state, and who is told of its changes
     ledger.py     whom the worker works for
     measured.py   the same overhead, measured: captures off and on in alternating blocks
@@ -21,7 +23,8 @@ Spans, tokens, errors and propagation are never withheld; they are accounted for
 from __future__ import annotations
 
 from neuronscope.governor.accounts import Account
-from neuronscope.governor.budget import AGENT_FORGETS_S, MIN_JUDGED_NS, Budget
+from neuronscope.governor.bucket import AGENT_FORGETS_S, MIN_JUDGED_NS
+from neuronscope.governor.budget import Budget
 from neuronscope.governor.coverage import Coverage, Group
 from neuronscope.governor.ledger import Ledger
 from neuronscope.governor.purse import GRANT_NS

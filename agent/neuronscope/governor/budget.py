@@ -2,137 +2,29 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from math import inf
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-from neuronscope.exceptions import OverheadBudgetExceeded
+from neuronscope.governor.bucket import Bucket
 from neuronscope.governor.costs import Costs
-from neuronscope.governor.coverage import Coverage, Group, coverage
-from neuronscope.governor.ladder import Ladder, OnEvent
-from neuronscope.governor.purse import Purse
-from neuronscope.governor.turns import Site, Turns
-from neuronscope.settings import OverheadAction
+from neuronscope.governor.coverage import Group
+from neuronscope.governor.turns import Site
 from neuronscope.signals.records import Fidelity
 
-# Less work than this has no meaningful percentage; nor has work that earns less than twice the grant.
-MIN_JUDGED_NS: Final = 200_000_000
-RESERVE_NS: Final = 1_000_000_000  # work whose earnings are kept for layers that have waited longer
-# Until the worker has told what its part of a capture costs, it may be as much as this, for a quarter of
-# the grant; and some captures are let through anyhow.
-FIRST_AFTER_NS: Final = 100_000
-FIRST_QUEUED: Final = 16
-REFRESH_NS: Final = 1_000_000
-AGENT_FORGETS_S: Final = 60.0  # of work: the agent is judged by its last minute or so, a scope as a whole
-_FULL, _SUMMARY, _OFF = Fidelity.FULL, Fidelity.SUMMARY, Fidelity.OFF
-MAX_TOLD: Final = 512  # layers in an event
-_NEVER: Final = 1 << 62
 # What watching a layer for one forward costs beside the capture: installing, removing, being called.
 WATCH_NS: Final = 10_000
 WAIT_NS: Final = 250_000_000  # the balance is looked at so often, however low it is
+_FULL, _SUMMARY, _OFF = Fidelity.FULL, Fidelity.SUMMARY, Fidelity.OFF
 
 
-class Budget(Purse):
-    """The token bucket of one scope, or of the always-on agent.  Thread-safe.
+class Budget(Bucket):
+    """The token bucket of one scope, or of the always-on agent: decides what is captured.  Thread-safe.
 
     It earns a share of the observed work (see `Work`), and pays for captures and everything else.
-
-    Args:
-        max_overhead_pct: per cent of the work that observation may cost.
-        action: ``warn`` withholds nothing and ends captures beyond twice the budget; ``abort`` withholds
-            nothing and ends them beyond the budget; ``reduce`` takes what is affordable.
-        clock: monotonic nanoseconds.
-        cpu: the process's CPU time in nanoseconds; None: cost is not bounded by CPU (a fake clock).
-        parent: the budget around this one (an outer scope's, the agent's); it is told what is spent
-            here, but does not pay for it.
-        forget_s: seconds of work after which the past no longer counts: None in a scope, which is judged
-            as a whole.
-        on_event: told of changes of the visible state, with facts for an event record.
-
-    Attributes:
-        hidden: what captures cost in all over what their own clocks see (caches they empty, memory they
-            make the service wait for): charges of captures are multiplied by it.
+    Its arguments are those of `Bucket`.
     """
 
-    def __init__(
-        self,
-        max_overhead_pct: float,
-        action: OverheadAction = "reduce",
-        clock: Callable[[], int] = time.perf_counter_ns,
-        *,
-        cpu: Callable[[], int] | None = None,
-        parent: Budget | None = None,
-        forget_s: float | None = None,
-        name: str = "",
-        on_event: OnEvent | None = None,
-    ) -> None:
-        super().__init__(max_overhead_pct, clock, cpu, parent, forget_s)
-        self.max_overhead_pct = max_overhead_pct
-        self.action: OverheadAction = action
-        self.name = name
-        self.exhausted = False
-        self.hidden: float = 1.0 if parent is None else parent.hidden
-        self._read_at = 0
-        self._paused = False
-        self._in_flight = 0
-        self._trying = False
-        # the worker's part of a capture that is still in the queue
-        self._after = Costs()
-        self._after_known: bool = parent is not None and parent._after_known
-        if parent is not None:
-            self._after.borrow(parent._after)
-        self._first_queued = max(FIRST_QUEUED, int(self._grant / 4 / FIRST_AFTER_NS))
-        self._queued = 0
-        self._queued_bytes = 0
-        # what is watched
-        self._turns = Turns()
-        self._sites: dict[tuple[str, str], Site] = {}
-        self._known: dict[str, Site] = {}  # by probe, one whose cost has been seen
-        self._groups: dict[tuple[str, ...], Group] = {}
-        # the ladder
-        self._free = action != "reduce"  # nothing is withheld
-        self._closed = False
-        self._full_off = False
-        self._taken = 0
-        # While captures are closed, sites whose latest turn is this or later are refused without more ado.
-        self._closed_until = 0
-        self._open_to = _NEVER
-        self._reduced = 0
-        self._ladder = Ladder(self._facts, on_event)
-
-    def charge_worker(self, probe: str, spent_ns: float, records: int = 0, nbytes: int = 0) -> None:
-        """Account for the worker's CPU; `records` captures with `nbytes` of tensors have left the queue."""
-        with self._lock:
-            self._account(probe).worker_ns += spent_ns
-            self._spent += spent_ns
-            if records:
-                self._queued = max(0, self._queued - records)
-                self._queued_bytes = max(0, self._queued_bytes - nbytes)
-                self._after.learn(nbytes // records, spent_ns / records, records)
-                self._after_known = True
-                self._turns.after = self._after.table[0]
-        if self._parent is not None:
-            self._parent.told(probe, spent_ns)
-
-    def pause(self, paused: bool) -> None:
-        """While captures are switched off to measure them, work earns nothing and does not count."""
-        with self._lock:
-            self._refresh(self._clock(), force=True)
-            self._paused = paused
-
     # --- captures --------------------------------------------------------------------------------
-    def site(self, probe: str, layer: str, *, critical: bool = False) -> Site:
-        """The site of a probe at a layer, made when first asked for."""
-        found = self._sites.get((probe, layer))
-        if found is None:
-            with self._lock:
-                found = self._sites.get((probe, layer))
-                if found is None:
-                    found = self._sites[(probe, layer)] = Site(probe, layer, critical=critical)
-                    self._turns.add(found)
-        return found
-
     def admit(self, site: Site, want: Fidelity, nbytes: int) -> Fidelity:
         """The fidelity at which a capture of `nbytes` may be taken now; `OFF` if none is affordable.
 
@@ -168,7 +60,8 @@ class Budget(Purse):
         """
         costs = site.full if fidelity is _FULL else site.summary
         size = nbytes.bit_length()
-        spent_ns *= self.hidden
+        if self._hidden is not None:
+            spent_ns *= self._hidden.factor
         with self._lock:
             reserved = costs.table[size]
             costs.learn(nbytes, spent_ns)
@@ -193,18 +86,6 @@ class Budget(Purse):
         if self._free or self._ladder.outbox:
             self.tick()
 
-    def lost(self, records: int, nbytes: int) -> None:
-        """Captures were dropped before the worker saw them."""
-        with self._lock:
-            self._queued = max(0, self._queued - records)
-            self._queued_bytes = max(0, self._queued_bytes - nbytes)
-
-    def group(self, sites: Sequence[Site]) -> Group:
-        """Sites that run together, for `plan`."""
-        key = tuple(site.layer for site in sites)
-        with self._lock:
-            return self._groups.setdefault(key, Group(sites))
-
     def plan(self, group: Group) -> Sequence[Site]:
         """Those of the sites that may be captured in the forward to come; the others need no watching.
 
@@ -212,7 +93,10 @@ class Budget(Purse):
         refused anyway.  Constant time but where only some are affordable.
         """
         with self._lock:
-            self._refresh(self._clock())
+            now = self._clock()
+            if self._hidden is not None:
+                self._hidden.turn(now)
+            self._refresh(now)
             chosen = self._affordable(group)
             if not chosen:
                 group.refused += 1
@@ -267,6 +151,8 @@ class Budget(Purse):
             site.refused += 1
             return _OFF
         now = self._clock()
+        if self._hidden is not None:
+            self._hidden.turn(now)
         self._refresh(now)
         if self._free:
             return self._grant_capture(site, want, nbytes)
@@ -328,156 +214,3 @@ class Budget(Purse):
         self._in_flight += 1
         self._turns.took(site)
         return fidelity
-
-    # --- the bucket ------------------------------------------------------------------------------
-    def _debt(self) -> float:
-        """What the worker still has to do for captures that were taken."""
-        if not self._queued:
-            return 0.0
-        each = self._after.predict(self._queued_bytes // self._queued)
-        return self._queued * (each if self._after_known else max(each, FIRST_AFTER_NS))
-
-    def _reserve_limit(self) -> float:
-        return max(self._grant / 2, self._rate * RESERVE_NS)
-
-    def _reserve(self) -> float:
-        """Kept for layers of other models, which are not running."""
-        return min(self._turns.parked, self._reserve_limit())
-
-    def _refresh(self, now: int, *, force: bool = False) -> None:
-        """Read the clocks, earn, and look where on the ladder we are.  At most once a millisecond."""
-        if now - self._read_at < REFRESH_NS and self._read_at and not force:
-            return
-        self._read_at = now
-        if self._paused:
-            self._skip(now)
-        else:
-            net = self._earn(now)
-            if self._forget_ns is not None:
-                self._forget(net, 4 * self._turns.largest)
-        self._reopen()
-        self._judge(now)
-        withheld = self.exhausted or self._full_off or self._closed or not self._after_known
-        if withheld:
-            self._surplus = 0.0
-        elif self._free:
-            self._surplus = inf
-        else:
-            self._surplus = self._balance() / 2 - min(self._turns.total, self._reserve_limit())
-        self._closed_until = now + REFRESH_NS
-        self._open_to = self._turns.sweep - 1 if self._closed else _NEVER
-
-    def _reopen(self) -> None:
-        """Hysteresis: captures resume when a sweep is affordable, full ones when there is much more."""
-        if not (self._closed or self._full_off):
-            return
-        balance = self._balance()
-        sweep = min(self._turns.owed + self._reserve(), 2 * self._reserve_limit())
-        if self._closed and balance >= max(sweep, self._turns.largest):
-            self._closed = False
-        if self._full_off and not self._closed and balance >= 2 * self._reserve_limit() + sweep:
-            self._full_off = False
-
-    # --- judgement -------------------------------------------------------------------------------
-    def tick(self) -> None:
-        """Read the clocks and judge; called now and then, so that the state is never stale."""
-        with self._lock:
-            self._refresh(self._clock())
-        if self._ladder.outbox:
-            self._deliver()
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "overhead_pct": round(self._overhead_pct(), 3),
-            "budget_pct": float(self.max_overhead_pct),
-            "work_s": round(self._work_ns / 1e9, 3),
-            "probe": self._costliest(),
-            "captured": self._taken,
-            "not_captured": self.skipped,
-            "reduced": self._reduced,
-        }
-
-    def _judge(self, now: int) -> None:
-        """Warn beyond the budget, end captures beyond what the action allows, and recover."""
-        # What `reduce` promises is "to within one mispredicted capture": that one is no reason to stop.
-        excused = 0.0 if self._free else self._largest
-        overhead = 100.0 * (self._spent - excused) / self._work_ns if self._work_ns > 0 else 0.0
-        observed = self._work_ns + self._spent
-        if observed * self._rate >= 2 * self._grant and observed >= MIN_JUDGED_NS:
-            if overhead > self.max_overhead_pct:
-                self._ladder.exceeded()
-            limit = self.max_overhead_pct * (1 if self.action == "abort" else 2)
-            if not self.exhausted and overhead > limit:
-                self.exhausted = True
-                self._ladder.exhausted()
-        if self.exhausted and self._forget_ns is not None and overhead < 0.9 * self.max_overhead_pct:
-            self.exhausted = False
-        if not self.exhausted:
-            self._ladder.recover(now)
-
-    def _deliver(self) -> None:
-        """Tell what happened, without holding the lock."""
-        with self._lock:
-            ladder = self._ladder
-            outbox, ladder.outbox = ladder.outbox, []
-        ladder.deliver(self.name, outbox)
-
-    # --- what is told ----------------------------------------------------------------------------
-    @property
-    def overhead_pct(self) -> float:
-        """Accounted cost in per cent of the observed work (0 before anything was observed)."""
-        with self._lock:
-            self._refresh(self._clock(), force=True)
-            return self._overhead_pct()
-
-    @property
-    def skipped(self) -> int:
-        """Captures that were not affordable."""
-        unwatched = sum(group.refused * len(group.sites) for group in self._groups.values())
-        return unwatched + sum(site.refused for site in self._turns.sites)
-
-    @property
-    def reduced(self) -> int:
-        """Full captures that became summaries."""
-        return self._reduced
-
-    @property
-    def state(self) -> Fidelity:
-        """The visible state: the lowest fidelity of the last second or so."""
-        return _OFF if self.exhausted else self._ladder.state
-
-    def facts(self) -> dict[str, Any]:
-        """The balance sheet, for an event record: spent by whom, and how often each layer was seen."""
-        with self._lock:
-            self._refresh(self._clock(), force=True)
-            layers = coverage(self._turns.sites, self._groups.values())[:MAX_TOLD]
-            return {
-                "state": self.state.value,
-                "budget": self.name,
-                **self._facts(),
-                "probes": list(self._accounts),
-                "service_ms": [round(account.hot_ns / 1e6, 3) for account in self._accounts.values()],
-                "worker_ms": [round(account.worker_ns / 1e6, 3) for account in self._accounts.values()],
-                "layers": [f"{layer.probe} {layer.layer}" for layer in layers],
-                "layers_ran": [layer.ran for layer in layers],
-                "layers_captured": [layer.captured for layer in layers],
-            }
-
-    @property
-    def coverage(self) -> list[Coverage]:
-        """How often each watched layer ran, and was captured."""
-        with self._lock:
-            return coverage(self._turns.sites, self._groups.values())
-
-    @property
-    def costliest_probe(self) -> str:
-        """The probe or site that cost most so far."""
-        with self._lock:
-            return self._costliest()
-
-    def verdict(self) -> OverheadBudgetExceeded | None:
-        """The exception a scope owes its user at its exit, if its budget was exceeded."""
-        self.tick()
-        if not self.exhausted:
-            return None
-        return OverheadBudgetExceeded(self.overhead_pct, self.max_overhead_pct, self.costliest_probe)

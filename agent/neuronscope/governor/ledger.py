@@ -77,11 +77,13 @@ class Ledger:
         if shares:
             whole = sum(share.weight for share in shares.values())
             for (recording, probe), share in shares.items():
-                part = spent_ns * share.weight / whole
                 budget = self._of(recording)
+                part = spent_ns * share.weight / whole
                 budget.charge_worker(probe, part, share.records, share.nbytes)
                 if share.hot_ns:
                     budget.charge(probe, share.hot_ns, clip=False)
+                if not share.records:  # what a capture makes others pay is in its charge already
+                    budget.set_aside((budget.around - 1.0) * (part + share.hot_ns))
             return
         whole = sum(before.values())
         for (recording, probe), weight in before.items():

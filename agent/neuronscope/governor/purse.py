@@ -113,6 +113,12 @@ class Purse:
         if self._parent is not None:
             self._parent.told(probe, counted)
 
+    def set_aside(self, spent_ns: float) -> None:
+        """Leave so much less for captures: a cost that no clock of ours has seen."""
+        with self._lock:
+            self._earned -= spent_ns
+            self._surplus -= spent_ns
+
     def told(self, probe: str, spent_ns: float) -> None:
         """A budget inside this one has spent something; it counts, but is not paid for here."""
         with self._lock:
@@ -158,7 +164,7 @@ class Purse:
         self._work.done(now, self._spent + self._told_ns)
 
     def _forget(self, net: float, least: float) -> None:
-        """Let the past fade, and cap what is saved up, but not below `least`."""
+        """Let the past fade; cap what is saved up, and what is owed, but not below `least`."""
         assert self._forget_ns is not None
         fade = 1.0 - exp(-net / self._forget_ns)
         self._work_ns -= fade * self._work_ns
@@ -168,9 +174,12 @@ class Purse:
         self._told_ns -= fade * self._told_ns
         self._largest -= fade * self._largest
         self._work.rebase(self._spent + self._told_ns)
-        over = self._balance() - max(self._grant, self._rate * CAPACITY_NS, least)
+        balance = self._balance()
+        over = balance - max(self._grant, self._rate * CAPACITY_NS, least)
         if over > 0:
             self._earned -= over
+        # Spans that cost more than the budget for an hour must not forbid captures for the next ten.
+        self._earned += max(0.0, -balance - max(self._rate * self._forget_ns, least))
 
     # --- what is told ----------------------------------------------------------------------------
     def observed_ns(self) -> int:

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from neuronscope.governor.budget import AGENT_FORGETS_S, Budget
+from neuronscope.governor.bucket import AGENT_FORGETS_S
+from neuronscope.governor.budget import Budget
+from neuronscope.governor.hidden import Hidden
 from neuronscope.governor.ledger import Ledger
 from neuronscope.governor.measured import Experiment, Measured
 from neuronscope.settings import Settings
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
     from neuronscope.recording import Recording
 
 _log = logging.getLogger("neuronscope")
-# What captures cost over what their own clocks see, until it has been measured here.
-HIDDEN: Final = 1.3
-MOST_HIDDEN: Final = 3.0
 COVERAGE_S: Final = 60.0  # seconds between two event records of what was captured
 AGENT_PROBE: Final = "agent.blocks"  # what the agent's own captures are told under
 
@@ -38,6 +37,7 @@ class Steward:
         ledger: whom the worker works for.
         captures_off: the agent's captures are switched off for a while, to measure what they cost.
         measured: the latest measurement.
+        hidden: what things cost over what was clocked.
     """
 
     def __init__(
@@ -47,14 +47,15 @@ class Steward:
         export: Callable[[], None],
         tell: Callable[[SpanEvent], None],
     ) -> None:
+        self.hidden = Hidden()
         self.budget = Budget(
             settings.max_overhead_pct,
             settings.overhead_action,
             forget_s=AGENT_FORGETS_S,
             name="agent",
             on_event=self._budget_event,
+            hidden=self.hidden,
         )
-        self.budget.hidden = HIDDEN
         self.ledger = Ledger(self.budget)
         self.captures_off = False
         self.measured: Measured | None = None
@@ -115,8 +116,13 @@ class Steward:
 
     def _report(self, measured: Measured) -> None:
         self.measured = measured
-        self._calibrate(measured)
-        facts: dict[str, Any] = {"result": str(measured), "agrees": measured.agrees, "pairs": measured.pairs}
+        self.hidden.learn(measured)  # the budget is one of what captures really cost
+        facts: dict[str, Any] = {
+            "result": f"{measured}; {self.hidden}",
+            "agrees": measured.agrees,
+            "pairs": measured.pairs,
+            "factor": round(self.hidden.factor, 3),
+        }
         self._tell(SpanEvent("neuronscope.overhead.measured", time.time_ns(), facts))
         if not measured.agrees:
             _log.warning(
@@ -124,14 +130,6 @@ class Steward:
                 "lower max_overhead_pct if it is more than you want.",
                 measured,
             )
-
-    def _calibrate(self, measured: Measured) -> None:
-        """Let the measurement correct the accounts: the budget is one of what captures really cost."""
-        estimate, accounted = measured.estimate, measured.accounted
-        if estimate is None or accounted <= 0 or measured.high - estimate > estimate:
-            return  # too vague to correct anything by
-        factor = self.budget.hidden * estimate / accounted
-        self.budget.hidden = min(MOST_HIDDEN, max(1.0, (self.budget.hidden + factor) / 2))
 
     # --- what is told ------------------------------------------------------------------------------
     def _budget_event(self, name: str, facts: dict[str, Any]) -> None:
@@ -142,6 +140,7 @@ class Steward:
         budget, metrics = self.budget, self._metrics
         metrics.set(names.OVERHEAD_ACCOUNTED, budget.overhead_pct / 100)
         metrics.set(names.OVERHEAD_BUDGET, budget.max_overhead_pct / 100)
+        metrics.set(names.OVERHEAD_FACTOR, self.hidden.factor)
         for fidelity in Fidelity:
             metrics.set(
                 names.FIDELITY_STATE, float(fidelity is budget.state), ((names.FIDELITY, fidelity.value),)
