@@ -1,9 +1,9 @@
-"""What observing a client costs its caller: ours beside each peer, on the real openai and Qdrant clients."""
+"""What observing a client costs its caller: ours beside each peer, on the real clients."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,10 +21,22 @@ from tests.benchmarks.venvs import UnavailableError, environment
 
 OPENAI: Final = "tests.benchmarks.calls.openai_child"
 QDRANT: Final = "tests.benchmarks.calls.qdrant_child"
+OTHERS: Final = "tests.benchmarks.calls.others_child"
 # The dearest two peers never are the best one, and starting them under callgrind takes minutes.
 NOT_COUNTED: Final = frozenset({"openlit", "logfire"})
 # Calls in a round: (hot, in situ).
-REPEATS: Final = {"chat": (200, 20), "stream": (4, 3), "embeddings": (200, 20), "query": (200, 20)}
+REPEATS: Final = {
+    "chat": (200, 20),
+    "stream": (4, 3),
+    "embeddings": (200, 20),
+    "query": (200, 20),
+    "anthropic_chat": (200, 10),
+    "anthropic_stream": (4, 2),
+    "anthropic_helper": (2, 2),
+    "gemini": (200, 10),
+    "cohere": (200, 10),
+}
+STREAMS: Final = frozenset({"stream", "anthropic_stream", "anthropic_helper"})
 HOT_GOALS: Final[Mapping[str, Goal]] = {
     "chat": at_most(10),
     "chat_content": at_most(15),
@@ -32,8 +44,11 @@ HOT_GOALS: Final[Mapping[str, Goal]] = {
     "stream_content": at_most(0.3),
     "embeddings": at_most(10),
     "query": at_most(10),
+    "anthropic_chat": at_most(10),
+    "anthropic_stream": at_most(0.3),
+    "gemini": at_most(10),
+    "cohere": at_most(10),
 }
-UNITS: Final = {"stream": "µs/chunk", "stream_content": "µs/chunk"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +61,7 @@ class Series:
         calls: what is called.
         suffix: of the figures' names.
         peers: names in `PEERS`.
+        counted: are instructions counted?  It takes callgrind a minute for a peer.
     """
 
     module: str
@@ -53,6 +69,13 @@ class Series:
     calls: tuple[str, ...]
     suffix: str
     peers: tuple[str, ...]
+    counted: bool = True
+
+
+def _others(library: str, *calls: str) -> Series:
+    """A further SDK: timed only."""
+    peers = tuple(name for name, peer in PEERS.items() if library in peer.others)
+    return Series(OTHERS, (library,), calls, "", peers, counted=False)
 
 
 SERIES: Final = (
@@ -71,6 +94,9 @@ SERIES: Final = (
         tuple(name for name, peer in PEERS.items() if peer.openai),
     ),
     Series(QDRANT, (), ("query",), "", tuple(name for name, peer in PEERS.items() if peer.qdrant)),
+    _others("anthropic", "anthropic_chat", "anthropic_stream", "anthropic_helper"),
+    _others("google_genai", "gemini"),
+    _others("cohere", "cohere"),
 )
 
 
@@ -86,26 +112,29 @@ class Added:
 
 
 def figures(run: Run) -> Iterator[Figure]:
-    """All figures on openai and Qdrant calls."""
+    """All figures on calls of clients."""
     wanted = [
         series
         for series in SERIES
         if run.wants(*(name for call in series.calls for name in _names(series, call)))
     ]
-    pythons = _pythons(run) if wanted else {}
+    pythons = _pythons(run, {name for series in wanted for name in series.peers})
     for series in wanted:
         yield from _figures(run, series, pythons)
 
 
 def _names(series: Series, call: str) -> list[str]:
     name = f"calls.{call}{series.suffix}"
-    return [f"{name}_{what}" for what in ("hot", "situ", "instructions", "instructions_vs_best")]
+    whats = ("hot", "situ", "instructions", "instructions_vs_best")
+    return [f"{name}_{what}" for what in (whats if series.counted else whats[:2])]
 
 
-def _pythons(run: Run) -> dict[str, Path | str]:
+def _pythons(run: Run, wanted: Set[str]) -> dict[str, Path | str]:
     """Interpreter by peer; a peer that cannot be installed is told, and left out."""
     pythons: dict[str, Path | str] = {OURS: sys.executable}
     for name, peer in PEERS.items():
+        if name not in wanted:
+            continue
         try:
             made = environment(name, peer.requirements, peer.alone)
         except UnavailableError as error:
@@ -122,26 +151,29 @@ def _figures(run: Run, series: Series, pythons: Mapping[str, Path | str]) -> Ite
     names = [OURS, *(name for name in series.peers if name in pythons)]
     added = {name: Added() for name in names}
     _time(run, series, pythons, added)
-    reason = _count(run, series, pythons, added)
+    reason = _count(run, series, pythons, added) if series.counted else ""
     for call in series.calls:
-        hot, situ, pct, best = _names(series, call)
+        hot, situ, *counted = _names(series, call)
         name = call + series.suffix
-        unit, scale = UNITS.get(name, "µs"), (1 / CHUNKS if call == "stream" else 1.0)
-        yield _timed(
-            hot,
-            unit,
-            scale,
-            {n: a.hot.get(call) for n, a in added.items()},
-            added,
-            HOT_GOALS[name],
-            "thread CPU added to the wrapped function alone, called in a loop",
-        )
+        unit, scale = ("µs/chunk", 1 / CHUNKS) if call in STREAMS else ("µs", 1.0)
+        if name in HOT_GOALS:  # a helper is made of many functions, and is called whole only
+            yield _timed(
+                hot,
+                unit,
+                scale,
+                {n: a.hot.get(call) for n, a in added.items()},
+                added,
+                HOT_GOALS[name],
+                "thread CPU added to the wrapped function alone, called in a loop",
+            )
         base = added[OURS].base.get(call)
         note = "thread CPU added to the whole call, in a service's place"
         if base is not None:
             note += f"; the call itself takes {base.median * scale:.3g} {unit}"
         yield _timed(situ, unit, scale, {n: a.situ.get(call) for n, a in added.items()}, added, None, note)
-        yield from _counted(pct, best, call, added, reason)
+        if counted:
+            pct, best = counted
+            yield from _counted(pct, best, call, added, reason)
 
 
 def _timed(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,9 @@ from tests.benchmarks.calls.openai_client import Seam
 SDK = ("opentelemetry-sdk==1.45.2",)
 OPENAI = ("openai==3.57.0",)
 QDRANT = ("qdrant-client==1.20.0",)
+ANTHROPIC = ("anthropic==2.14.0",)
+GOOGLE = ("google-genai==3.6.1",)
+COHERE = ("cohere==7.3.1",)
 
 
 @dataclass(slots=True)
@@ -41,6 +44,7 @@ class Peer:
         distribution: the package whose version is reported.
         openai: switches it on for the openai client; ``(content) -> Counter``.
         qdrant: the same for the Qdrant client.
+        others: the same for further SDKs, by the name of our adapter.
         seam: the function of the openai SDK that it wraps.
         inequality: where its work is not equal to the others'.
     """
@@ -51,6 +55,7 @@ class Peer:
     alone: tuple[str, ...] = ()
     openai: Callable[[bool], Counter] | None = None
     qdrant: Callable[[bool], Counter] | None = None
+    others: Mapping[str, Callable[[bool], Counter]] = field(default_factory=dict[str, Any])
     seam: Seam = "create"
     inequality: str = ""
 
@@ -219,6 +224,24 @@ def _ddtrace(content: bool) -> Counter:
     return counter
 
 
+def _other(module: str, instrumentor: str, *, logs: bool, **environment: str) -> Callable[[bool], Counter]:
+    """An instrumentor of a further SDK, with content off."""
+
+    def switch_on(content: bool) -> Counter:
+        assert not content
+        os.environ.update(environment)
+        return instrument(f"{module}:{instrumentor}", logs=logs)
+
+    return switch_on
+
+
+_SEMCONV: dict[str, str] = {
+    "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental",
+    "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "no_content",
+}
+_HIDDEN: dict[str, str] = {"OPENINFERENCE_HIDE_INPUTS": "true", "OPENINFERENCE_HIDE_OUTPUTS": "true"}
+_TRACELOOP: dict[str, str] = {"TRACELOOP_TRACE_CONTENT": "false"}
+
 PEERS: dict[str, Peer] = {
     "openai-v2": Peer(
         "OpenTelemetry openai-v2",
@@ -302,5 +325,78 @@ PEERS: dict[str, Peer] = {
         openai=_ddtrace,
         inequality="not OpenTelemetry; content on means LLM Observability on; what it makes is dropped "
         "before its own encoding",
+    ),
+    # The same three for further SDKs, in environments of their own.
+    "genai-others": Peer(
+        "OpenTelemetry genai-anthropic, google-genai",
+        (
+            *ANTHROPIC,
+            *GOOGLE,
+            *SDK,
+            "opentelemetry-instrumentation-genai-anthropic==1.3b0",
+            "opentelemetry-instrumentation-google-genai==1.3b0",
+        ),
+        "opentelemetry-instrumentation-genai-anthropic",
+        others={
+            "anthropic": _other(
+                "opentelemetry.instrumentation.genai.anthropic",
+                "AnthropicInstrumentor",
+                logs=True,
+                **_SEMCONV,
+            ),
+            "google_genai": _other(
+                "opentelemetry.instrumentation.google_genai",
+                "GoogleGenAiSdkInstrumentor",
+                logs=True,
+                **_SEMCONV,
+            ),
+        },
+    ),
+    "openinference-others": Peer(
+        "OpenInference anthropic, google-genai",
+        (
+            *ANTHROPIC,
+            *GOOGLE,
+            *SDK,
+            "openinference-instrumentation-anthropic==3.1.0",
+            "openinference-instrumentation-google-genai==1.4.14",
+        ),
+        "openinference-instrumentation-anthropic",
+        others={
+            "anthropic": _other(
+                "openinference.instrumentation.anthropic", "AnthropicInstrumentor", logs=False, **_HIDDEN
+            ),
+            "google_genai": _other(
+                "openinference.instrumentation.google_genai", "GoogleGenAIInstrumentor", logs=False, **_HIDDEN
+            ),
+        },
+        inequality="wraps a second function beneath the public one; hot, only the public one is measured",
+    ),
+    "traceloop-others": Peer(
+        "Traceloop anthropic, google-generativeai, cohere",
+        (
+            *ANTHROPIC,
+            *GOOGLE,
+            *COHERE,
+            *SDK,
+            "opentelemetry-instrumentation-anthropic==0.62.4",
+            "opentelemetry-instrumentation-google-generativeai==0.62.4",
+            "opentelemetry-instrumentation-cohere==0.62.4",
+        ),
+        "opentelemetry-instrumentation-anthropic",
+        others={
+            "anthropic": _other(
+                "opentelemetry.instrumentation.anthropic", "AnthropicInstrumentor", logs=False, **_TRACELOOP
+            ),
+            "google_genai": _other(
+                "opentelemetry.instrumentation.google_generativeai",
+                "GoogleGenerativeAiInstrumentor",
+                logs=False,
+                **_TRACELOOP,
+            ),
+            "cohere": _other(
+                "opentelemetry.instrumentation.cohere", "CohereInstrumentor", logs=False, **_TRACELOOP
+            ),
+        },
     ),
 }
