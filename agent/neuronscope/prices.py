@@ -28,7 +28,6 @@ USUAL_TIERS: Final = frozenset({"", "default", "standard", "auto", "on_demand"})
 # What an id may have beside the name: a path, a publisher, a region; a date, "-latest", "-v1:0".
 _PREFIX: Final = re.compile(r"^(?:models/|publishers/[^/]+/models/|(?:us|eu|apac|global)\.)+")
 _SUFFIX: Final = re.compile(r"(?:[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|\d{4}|\d{3}|latest)|-v\d+(?::\d+)?)$")
-_UNPRICED: Final = frozenset({names.AUDIO_INPUT_TOKENS, names.AUDIO_OUTPUT_TOKENS, names.IMAGE_OUTPUT_TOKENS})
 MAX_KNOWN: Final = 4096  # names may be junk
 _NEW: Final = object()
 
@@ -151,8 +150,8 @@ class PriceTable:
             if get(names.OPERATION_NAME) != "embeddings":
                 return None  # how much was written is not known
             tokens_out = 0
-        if not _UNPRICED.isdisjoint(attributes) and any(map(get, _UNPRICED)):
-            return None
+        if get(names.AUDIO_INPUT_TOKENS) or get(names.AUDIO_OUTPUT_TOKENS) or get(names.IMAGE_OUTPUT_TOKENS):
+            return None  # these have prices of their own
         call = get(names.PROVIDER_NAME), get(names.RESPONSE_MODEL), get(names.REQUEST_MODEL)
         try:
             price: Any = self._of_calls.get(call, _NEW)
