@@ -12,7 +12,7 @@ from neuronscope.diagnosis.comparing.case import Case, groups, ratio
 from neuronscope.diagnosis.comparing.columns import Columns, Mask, finite
 from neuronscope.diagnosis.comparing.detectors.models import numbers
 from neuronscope.diagnosis.comparing.detectors.prompts import WRITERS, written
-from neuronscope.diagnosis.comparing.detectors.retrieval import OVERLAP_FLOOR, paired
+from neuronscope.diagnosis.comparing.detectors.searching import OVERLAP_FLOOR, paired
 from neuronscope.diagnosis.comparing.detectors.times import common_slowdown
 from neuronscope.diagnosis.comparing.result import Effect, Evidence, Symptom, Untold
 from neuronscope.diagnosis.kinds import Kind

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from neuronscope.diagnosis.comparing.case import Case
 from neuronscope.diagnosis.comparing.detectors import (
     around,
+    filters,
     inside,
     models,
     prompts,
@@ -25,6 +26,7 @@ Detector: TypeAlias = Callable[[Case], Iterator[Cause]]
 DETECTORS: Final[tuple[Detector, ...]] = (
     *queries.DETECTORS,
     *retrieval.DETECTORS,
+    *filters.DETECTORS,
     *prompts.DETECTORS,
     *models.DETECTORS,
     *inside.DETECTORS,

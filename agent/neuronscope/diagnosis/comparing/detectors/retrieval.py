@@ -1,4 +1,4 @@
-"""Detectors of index and search: lost, stale, duplicated documents; parameters, filters, places."""
+"""Detectors of index and search: lost, stale, duplicated documents; parameters, places."""
 
 from __future__ import annotations
 
@@ -18,22 +18,28 @@ from neuronscope.diagnosis.comparing.case import (
     fact,
     groups,
 )
-from neuronscope.diagnosis.comparing.columns import Columns, Mask, Table
-from neuronscope.diagnosis.comparing.found import Found, compare_found, popularity, self_overlap, twins
+from neuronscope.diagnosis.comparing.columns import Mask
+from neuronscope.diagnosis.comparing.detectors.searching import (
+    OVERLAP_FLOOR,
+    SHARE_FLOOR,
+    at_route,
+    bare_empty,
+    changed_traces,
+    overlap,
+    paired,
+    rows_of,
+    searches,
+    subject_of,
+    traces_of,
+    unfiltered,
+)
+from neuronscope.diagnosis.comparing.found import Found, popularity, twins
 from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
 
-MIN_PAIRS: Final = 10
-OVERLAP_FLOOR: Final = 0.02  # of overlap lost, beyond what the store does by itself
-SHARE_FLOOR: Final = 0.05
 MOSTLY: Final = 0.5
 PARTLY: Final = 0.05
 _WAYS: Final = (("k", "hits asked for"), ("metric", "how scores read"), ("stages", "steps of the search"))
-
-
-def searches(side: Columns) -> Table:
-    """The table that these detectors look at."""
-    return side.searches
 
 
 def collection_switched(case: Case) -> Iterator[Cause]:
@@ -43,7 +49,7 @@ def collection_switched(case: Case) -> Iterator[Cause]:
             [
                 _place(*row)
                 for row in zip(
-                    *(_rows(side, mask, name) for name in ("store", "collection", "namespace")), strict=True
+                    *(rows_of(side, mask, name) for name in ("store", "collection", "namespace")), strict=True
                 )
             ]
             for side, mask in zip(case.sides, (before, after), strict=True)
@@ -57,10 +63,10 @@ def collection_switched(case: Case) -> Iterator[Cause]:
         yield cause(
             Kind.COLLECTION_SWITCHED,
             second,
-            f"Searches{_at(route)} go to {second}; they went to {first}.",
+            f"Searches{at_route(route)} go to {second}; they went to {first}.",
             [fact("collection searched", mixed)],
             FACT,
-            _traces(case, before, after),
+            traces_of(case, before, after),
         )
 
 
@@ -79,10 +85,11 @@ def search_changed(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.SEARCH_CHANGED,
                 collection or store,
-                f"Searches in {collection or store}{_at(route)} have other {what}: {second}; it was {first}.",
+                f"Searches in {collection or store}{at_route(route)} have other {what}: {second}; "
+                f"it was {first}.",
                 [fact(what, mixed, _way)],
                 FACT,
-                _traces(case, before, after),
+                traces_of(case, before, after),
             )
     if told:
         return
@@ -103,12 +110,12 @@ def _paired_search(case: Case) -> Iterator[Cause]:
         more, less = ("more", "fewer") if found.lengthened > found.shortened else ("fewer", "more")
         yield cause(
             Kind.SEARCH_CHANGED,
-            _subject(case),
+            subject_of(case),
             f"The same query vectors find {more} hits than before, {less} it was, the first of them equal: "
             "another k, or a score that is demanded.",
             [shortened],
             PAIRED,
-            _changed(case, found),
+            changed_traces(case, found),
         )
         return
     elsewhere = found.lost - found.vanished
@@ -118,13 +125,13 @@ def _paired_search(case: Case) -> Iterator[Cause]:
         return  # new documents push others out
     yield cause(
         Kind.SEARCH_CHANGED,
-        _subject(case),
+        subject_of(case),
         f"The same query vectors find {found.overlap:.0%} of what they found; {elsewhere} of "
         f"{found.lost} missing "
         "hits are documents that other queries still find: the search looks less far, or elsewhere.",
-        [_overlap(case, found)],
+        [overlap(case, found)],
         PAIRED,
-        _changed(case, found),
+        changed_traces(case, found),
     )
 
 
@@ -134,11 +141,11 @@ def index_changed(case: Case) -> Iterator[Cause]:
     if found is None:
         yield from _vanished(case)
         return
-    evidence = _overlap(case, found)
-    subject = _subject(case)
+    evidence = overlap(case, found)
+    subject = subject_of(case)
     rescored, documents = found.rescored_documents
     share = rescored / documents if documents else 0.0
-    traces = _changed(case, found)
+    traces = changed_traces(case, found)
     if documents >= 5 and share >= PARTLY and found.rescored >= 5:
         fact_ = Evidence(
             "documents whose score for the same query vector changed",
@@ -220,7 +227,7 @@ def _vanished(case: Case) -> Iterator[Cause]:
         kind = Kind.INDEX_LOST if lost else Kind.INDEX_GREW
         yield cause(
             kind,
-            _subject(case),
+            subject_of(case),
             f"{len(gone)} of {len(often)} documents that were found often "
             + ("are found no more." if lost else "were never found before."),
             [share],
@@ -240,7 +247,7 @@ def index_duplicated(case: Case) -> Iterator[Cause]:
     more = after[0] / after[1] > before[0] / before[1]
     yield cause(
         Kind.INDEX_DUPLICATED,
-        _subject(case),
+        subject_of(case),
         f"Of the hits {share.after:.0%} have the very score of their neighbour; it was "
         f"{share.before:.0%}: documents "
         f"{'are' if more else 'were'} in the index more than once.",
@@ -250,142 +257,22 @@ def index_duplicated(case: Case) -> Iterator[Cause]:
     )
 
 
-def filter_changed(case: Case) -> Iterator[Cause]:
-    """Filters used more or less often, or that let nothing, or everything, through."""
-    for (route, store, collection), before, after in groups(
-        case, searches, ("route", "store", "collection"), 10
-    ):
-        used = [
-            np.array(_rows(side, mask, "filtered"), bool)
-            for side, mask in zip(case.sides, (before, after), strict=True)
-        ]
-        share = case.share_of("searches with a filter", used[0], used[1])
-        if share is not None and share.effect >= 0.1:
-            yield cause(
-                Kind.FILTER_CHANGED,
-                collection or store,
-                f"{share.after:.0%} of the searches in {collection or store}{_at(route)} have a "
-                f"filter; it was {share.before:.0%}.",
-                [share],
-                TESTED,
-                _traces(case, before, after),
-            )
-            continue
-        empty = [_filtered_empty(side, mask) for side, mask in zip(case.sides, (before, after), strict=True)]
-        bare = [_bare_empty(side, mask) for side, mask in zip(case.sides, (before, after), strict=True)]
-        emptied = case.share(
-            "searches with a filter that find nothing", (empty[0][0], empty[1][0]), (empty[0][1], empty[1][1])
-        )
-        if emptied is None or emptied.effect < SHARE_FLOOR:
-            continue
-        if (
-            min(bare[0][1], bare[1][1]) >= 10
-            and abs(bare[1][0] / bare[1][1] - bare[0][0] / bare[0][1]) > emptied.effect / 2
-        ):
-            continue  # those without a filter find nothing, too
-        yield cause(
-            Kind.FILTER_CHANGED,
-            collection or store,
-            f"{emptied.after:.0%} of the searches with a filter in {collection or store} find "
-            f"nothing; it was {emptied.before:.0%}.",
-            [emptied],
-            TESTED,
-            _traces(case, before, after),
-        )
-    yield from _filter_by_pairs(case)
-
-
-def _filter_by_pairs(case: Case) -> Iterator[Cause]:
-    """The same vectors find other documents with a filter, and the same without one."""
-    filtered, bare = paired(case, filtered=True), paired(case, filtered=False)
-    if filtered is None or filtered.n < MIN_PAIRS or filtered.moved < 0.1:
-        return
-    if bare is not None and bare.n >= MIN_PAIRS and bare.moved < filtered.moved / 3:
-        yield cause(
-            Kind.FILTER_CHANGED,
-            _subject(case),
-            f"With a filter, the same query vectors find {filtered.overlap:.0%} of what they "
-            f"found; without one {bare.overlap:.0%}.",
-            [_overlap(case, filtered)],
-            PAIRED,
-            _changed(case, filtered),
-        )
-
-
 def everything_empty(case: Case) -> Iterator[Cause]:
     """Searches without a filter find nothing any more."""
-    bare = [_bare_empty(side, np.ones(len(side.searches), bool)) for side in case.sides]
+    bare = [bare_empty(side, np.ones(len(side.searches), bool)) for side in case.sides]
     share = case.share("searches that find nothing", (bare[0][0], bare[1][0]), (bare[0][1], bare[1][1]))
-    if share is None or share.effect < SHARE_FLOOR or paired(case) is None:
+    if share is None or share.effect < SHARE_FLOOR:
         return
     found = paired(case)
     if found is None or max(found.emptied, found.filled) < 0.3 * found.n:
         return
     yield cause(
         Kind.INDEX_LOST,
-        _subject(case),
+        subject_of(case),
         f"{share.after:.0%} of the searches without a filter find nothing; it was {share.before:.0%}.",
         [share],
         PAIRED,
-        _changed(case, found),
-    )
-
-
-# --- what these detectors share ----------------------------------------------------------------------------
-def unfiltered(case: Case) -> Found | None:
-    """Pairs of searches without a filter, whose fault must not look like the index's; else all."""
-    return paired(case, filtered=False) or paired(case)
-
-
-def paired(case: Case, *, filtered: bool | None = None) -> Found | None:
-    """What pairs of searches found; None where there are too few.
-
-    Without pairs of vectors those of texts do not serve: another embedder would look like another index.
-    """
-    name = f"found {filtered}"
-    if name not in case.memo:
-        case.memo[name] = _paired(case, filtered)
-    found: Found | None = case.memo[name]
-    return found
-
-
-def _paired(case: Case, filtered: bool | None) -> Found | None:
-    tables = case.before.searches, case.after.searches
-    ways = [
-        list(zip(*(table.labels(name) for name in ("store", "collection", "namespace")), strict=True))
-        for table in tables
-    ]
-    flags = tables[0].labels("filtered")
-    k = tables[0].number("k"), tables[1].number("k")
-    rows = [
-        (row, later)
-        for row, later in case.pairs.vectors
-        if ways[0][row] == ways[1][later]
-        and (filtered is None or flags[row] is filtered)
-        and not abs(k[0][row] - k[1][later]) > 0
-    ]
-    if len(rows) < MIN_PAIRS:
-        return None
-    return compare_found(tables[0], tables[1], rows, self_overlap(tables, case.pairs.repeated))
-
-
-def _overlap(case: Case, found: Found) -> Evidence:
-    """Pairs that do not find the same, against repeats on one side that do not."""
-    changed = sum(1 for _ in found.changed)
-    alone = max(0.5, (1.0 - found.alone) * found.n)
-    share = case.share(
-        "pairs of equal query vectors with other hits", (round(alone), changed), (found.n, found.n)
-    )
-    return Evidence(
-        "overlap of the hits of equal query vectors",
-        found.alone,
-        found.overlap,
-        found.moved,
-        "overlap",
-        "1",
-        found.n,
-        found.n,
-        share.p if share is not None else None,
+        changed_traces(case, found),
     )
 
 
@@ -407,29 +294,10 @@ def _directions_differ(case: Case) -> bool:
 
 
 def _mixed(case: Case, column: str, what: str, before: Mask, after: Mask) -> Mixed | None:
-    values = [_rows(side, mask, column) for side, mask in zip(case.sides, (before, after), strict=True)]
+    values = [rows_of(side, mask, column) for side, mask in zip(case.sides, (before, after), strict=True)]
     if column == "k":
         values = [[int(value) for value in each if math.isfinite(value)] for each in values]
     return case.mix(what, *values)
-
-
-def _rows(side: Columns, mask: Mask, name: str) -> list[Any]:
-    return side.searches.rows(mask, name)
-
-
-def _filtered_empty(side: Columns, mask: Mask) -> tuple[int, int]:
-    return _empty(side, mask, filtered=True)
-
-
-def _bare_empty(side: Columns, mask: Mask) -> tuple[int, int]:
-    return _empty(side, mask, filtered=False)
-
-
-def _empty(side: Columns, mask: Mask, *, filtered: bool) -> tuple[int, int]:
-    table = side.searches
-    returned = table.number("returned")
-    rows = mask & np.array(table.labels("filtered"), bool).__eq__(filtered) & np.isfinite(returned)
-    return int((returned[rows] == 0).sum()), int(rows.sum())
 
 
 def _place(store: str, collection: str, namespace: str) -> str:
@@ -444,32 +312,10 @@ def _way(value: Any) -> str:
     return str(value)
 
 
-def _at(route: str) -> str:
-    return f" of {route}" if route else ""
-
-
-def _subject(case: Case) -> str:
-    for side in case.sides:
-        names = side.searches.labels("collection")
-        if names:
-            return str(max(set(names), key=names.count) or side.searches.labels("store")[0])
-    return ""
-
-
-def _traces(case: Case, before: Mask, after: Mask) -> tuple[list[str], list[str]]:
-    return _rows(case.before, before, "trace"), _rows(case.after, after, "trace")
-
-
-def _changed(case: Case, found: Found) -> tuple[list[str], list[str]]:
-    names = case.before.searches.labels("trace"), case.after.searches.labels("trace")
-    return [names[0][row] for row, _ in found.changed], [names[1][row] for _, row in found.changed]
-
-
 DETECTORS = (
     collection_switched,
     search_changed,
     index_changed,
     everything_empty,
     index_duplicated,
-    filter_changed,
 )
