@@ -16,11 +16,13 @@ from tests.benchmarks import governor_demo
 from tests.benchmarks.children import Child
 from tests.benchmarks.figures import Figure, Run, at_least, at_most
 from tests.benchmarks.governor_child import PATTERNS
+from tests.benchmarks.governor_demo import turns
 from tests.benchmarks.measure import loop_us, spread
 
 BUDGETS: Final = ("1", "5", "15")
 BLOCK_S: Final = 1.0
-WARM_S: Final = 4.0
+WARM_S: Final = 3.0
+PATTERN_S: Final = 45.0  # how long the rounds of one pattern go on, see `turns`
 ESTIMATES: Final = 20
 MODULE: Final = "tests.benchmarks.governor_child"
 
@@ -29,9 +31,13 @@ def figures(run: Run) -> Iterator[Figure]:
     """All figures of the group."""
     if run.wants("governor.decision"):
         yield from decisions()
-    for pattern in PATTERNS:
-        if run.wants(f"governor.overhead.{pattern}"):
-            yield from overhead(pattern, run)
+    patterns = [pattern for pattern in PATTERNS if run.wants(f"governor.overhead.{pattern}")]
+    if patterns:
+        modes = ("off", "idle", *BUDGETS)
+        with ExitStack() as stack:
+            children = {mode: stack.enter_context(Child(MODULE, mode)) for mode in modes}
+            for pattern in patterns:
+                yield from overhead(pattern, children, run)
     if run.wants("governor.measured"):
         yield from measured(run)
     if run.wants("governor.estimates"):
@@ -85,22 +91,24 @@ def _least(call: Callable[[], Any]) -> float:
 
 
 # --- whole processes -----------------------------------------------------------------------------
-def overhead(pattern: str, run: Run) -> Iterator[Figure]:
+def overhead(pattern: str, children: dict[str, Child], run: Run) -> Iterator[Figure]:
     """Overhead of each budget under a load pattern, against the same service unobserved."""
-    modes = ("off", "idle", *BUDGETS)
-    with ExitStack() as stack:
-        children = {mode: stack.enter_context(Child(MODULE, pattern, mode)) for mode in modes}
-        for child in children.values():
-            child.ask("block", seconds=WARM_S)
-        ratios: dict[str, list[float]] = {mode: [] for mode in modes[1:]}
-        for turn in range(run.rounds):
-            order = list(modes) if turn % 2 == 0 else list(reversed(modes))
-            cpu = {mode: children[mode].ask("block", seconds=BLOCK_S)["cpu_us"] for mode in order}
-            for mode, values in ratios.items():
-                values.append(100 * (cpu[mode] / cpu["off"] - 1))
-        told = {mode: children[mode].ask("tell") for mode in modes[1:]}
+    modes = list(children)
+    before = {mode: child.ask("tell") for mode, child in children.items() if mode != "off"}
+    for child in children.values():
+        child.ask("block", seconds=WARM_S, pattern=pattern)
+    ratios: dict[str, list[float]] = {mode: [] for mode in modes[1:]}
+    for turn in turns(run.rounds, PATTERN_S):
+        order = modes if turn % 2 == 0 else modes[::-1]
+        cpu = {
+            mode: children[mode].ask("block", seconds=BLOCK_S, pattern=pattern)["cpu_us"] for mode in order
+        }
+        for mode, values in ratios.items():
+            values.append(100 * (cpu[mode] / cpu["off"] - 1))
+    told = {mode: children[mode].ask("tell") for mode in modes[1:]}
     for mode, values in ratios.items():
         found, facts = spread(values), told[mode]
+        captured, skipped = (facts[key] - before[mode][key] for key in ("captured", "skipped"))
         yield Figure(
             f"governor.overhead.{pattern}.{mode}",
             found.median,
@@ -109,15 +117,15 @@ def overhead(pattern: str, run: Run) -> Iterator[Figure]:
             spread=found,
             note=(
                 f"CPU per request of the process against the same process without NeuronScope; accounted "
-                f"{facts['accounted']:.2f} %; {facts['captured']} captures of {facts['layers']} modules "
-                f"(the least seen: {facts['least']}), {facts['skipped']} runs not captured"
+                f"{facts['accounted']:.2f} %; {captured} captures of {facts['layers']} modules, {skipped} "
+                f"runs not captured"
             ),
         )
 
 
 def estimated() -> Iterator[Figure]:
     """Is the truth within the error that is told, where only some of the runs were captured?"""
-    with Child(MODULE, "steady", "1") as child:
+    with Child(MODULE, "1") as child:
         found = child.ask("estimates", rounds=ESTIMATES)
     yield Figure(
         "governor.estimates.within",
@@ -135,13 +143,13 @@ def estimated() -> Iterator[Figure]:
 def measured(run: Run) -> Iterator[Figure]:
     """The agent's own experiment beside the outside truth: captures on against captures off."""
     with ExitStack() as stack:
-        inside = stack.enter_context(Child(MODULE, "steady", "15", "0.5"))
-        outside = {mode: stack.enter_context(Child(MODULE, "steady", mode)) for mode in ("idle", "15")}
+        inside = stack.enter_context(Child(MODULE, "15", "0.5"))
+        outside = {mode: stack.enter_context(Child(MODULE, mode)) for mode in ("idle", "15")}
         for child in outside.values():
             child.ask("block", seconds=WARM_S)
         inside.ask("block", seconds=2.0)
         ratios: list[float] = []
-        for turn in range(run.rounds):
+        for turn in turns(run.rounds, PATTERN_S):
             inside.ask("block", seconds=2.0)
             order = ("idle", "15") if turn % 2 == 0 else ("15", "idle")
             cpu = {mode: outside[mode].ask("block", seconds=BLOCK_S)["cpu_us"] for mode in order}

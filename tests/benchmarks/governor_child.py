@@ -1,6 +1,6 @@
 """A service for the governor's benchmark: a 12-layer model under a load pattern, with or without the agent.
 
-``python -m tests.benchmarks.governor_child PATTERN BUDGET|off|idle``; ``idle`` is the agent without captures.
+``python -m tests.benchmarks.governor_child BUDGET|off|idle``; ``idle`` is the agent without captures.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def model() -> Any:
     return made.train(False)
 
 
-def load(pattern: str) -> Callable[[], int]:
-    """The load: serves some requests, and says how many."""
+def loads() -> dict[str, Callable[[], int]]:
+    """The loads: each serves some requests, and says how many."""
     import torch
 
     llama = model()
@@ -76,7 +76,7 @@ def load(pattern: str) -> Callable[[], int]:
         list(pool.map(one, range(THREADS)))
         return THREADS
 
-    return {"steady": steady, "bursts": bursts, "long": long, "threads": threads}[pattern]
+    return {"steady": steady, "bursts": bursts, "long": long, "threads": threads}
 
 
 def estimates(rounds: int) -> dict[str, Any]:
@@ -131,8 +131,8 @@ def estimates(rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve a block of the load whenever the parent says so."""
-    pattern, mode, *rest = sys.argv[1:]
+    """Serve a block of a load whenever the parent says so."""
+    mode, *rest = sys.argv[1:]
     engine: Any = None
     if mode != "off":
         import neuronscope as ns
@@ -147,13 +147,16 @@ def main() -> None:
         )
         ns.instrument("transformers")
         engine = ENGINE
-    requests = load(pattern)
-    requests()
+    patterns = loads()
+    patterns["steady"]()
 
-    def answer(command: str, seconds: float = 1.0, rounds: int = 0) -> dict[str, Any]:
+    def answer(
+        command: str, seconds: float = 1.0, rounds: int = 0, pattern: str = "steady"
+    ) -> dict[str, Any]:
         if command == "estimates":
             return estimates(rounds)
         if command == "block":
+            requests = patterns[pattern]
             cpu, start, served = time.process_time_ns(), time.monotonic(), 0
             while time.monotonic() - start < seconds:
                 served += requests()

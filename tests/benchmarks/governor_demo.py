@@ -29,7 +29,18 @@ from neuronscope.demo.runner import DemoProcesses, load_questions
 BARE: Final = "bare"
 BUDGETS: Final = ("1", "5", "15")
 SETTLE_S: Final = 0.3  # until the workers have written what a block left them
+LEAST_ROUNDS: Final = 4
+LOAD_S: Final = 50.0  # how long the rounds of one load go on; the whole group has ten minutes
 SOME: Final = 3  # questions of a block
+
+
+def turns(rounds: int, limit_s: float) -> Iterator[int]:
+    """Numbers of the rounds: as many as asked for, or as go into the time, but `LEAST_ROUNDS`."""
+    started = time.monotonic()
+    for turn in range(rounds):
+        if turn >= LEAST_ROUNDS and time.monotonic() - started > limit_s:
+            return
+        yield turn
 
 
 def figures(run: Run) -> Iterator[Figure]:
@@ -73,12 +84,13 @@ def environment(mode: str, folder: Path) -> dict[str, str]:
 def overhead(load: str, demos: dict[str, DemoProcesses], rounds: int) -> Iterator[Figure]:
     """Interleaved blocks of one load; each budget against the bare demo."""
     ratios: dict[str, list[float]] = {budget: [] for budget in BUDGETS}
-    for turn in range(-1, rounds):  # the first only warms up
+    for demo in demos.values():
+        LOADS[load](demo)  # warms up
+    for turn in turns(rounds, LOAD_S):
         order = list(demos) if turn % 2 == 0 else list(reversed(demos))
         cpu = {mode: block(demos[mode], LOADS[load]) for mode in order}
-        if turn >= 0:
-            for budget, values in ratios.items():
-                values.append(100 * (cpu[budget] / cpu[BARE] - 1))
+        for budget, values in ratios.items():
+            values.append(100 * (cpu[budget] / cpu[BARE] - 1))
     for budget, values in ratios.items():
         found = spread(values)
         yield Figure(
