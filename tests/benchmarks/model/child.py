@@ -247,7 +247,7 @@ class Side:
         with torch.no_grad():
             for _ in range(2):
                 base()
-                without += [self._time(base) for _ in range(forwards * self._per_call)]
+                without += [self._time(base) for _ in range(forwards * min(self._per_call, 4))]
                 with self._way(self._model, self._forward) as watched:
                     watched()
                     with_ += [self._time(watched) / self._per_call for _ in range(forwards)]

@@ -23,7 +23,9 @@ PACKAGES: Final = (
 PEERS: Final = ("naive torch", "torch.profiler", "TransformerLens", "nvdlfw-inspect", "torchlens")
 GOALS: Final = {"adapter": at_most(5.0), "sampled": at_most(0.5), "idle": at_most(1.0)}
 KERNEL: Final = {10_000: None, 1_000_000: at_most(2.2), 10_000_000: at_most(1.8)}
+LONG: Final = 10_000_000  # elements for which peers take a second: in fewer rounds
 FORWARDS: Final = {"small": 4, "base": 2}
+ROUNDS: Final = {"small": 5, "base": 3}
 
 
 def figures(run: Run) -> Iterator[Figure]:
@@ -59,7 +61,7 @@ def _kernel(run: Run, site: str | None) -> Iterator[Figure]:
                 )
         for elements, goal in KERNEL.items():
             found: dict[str, list[float]] = {way: [] for way in ways}
-            for _ in range(min(run.rounds, 5)):
+            for _ in range(min(run.rounds, 5 if elements < LONG else 3)):
                 for way, child in children.items():
                     try:
                         found[way].append(float(child.ask("kernel", way=way, elements=elements)))
@@ -86,7 +88,7 @@ def _whole(run: Run, size: str, site: str | None) -> Iterator[Figure]:
         for way in (*ours, *peers):
             arguments = [way, size, *filter(None, [site])]
             children[way] = stack.enter_context(Child(MODULE, *arguments))
-        for _ in range(min(run.rounds, 7 if size == "small" else 5)):
+        for _ in range(min(run.rounds, ROUNDS[size])):
             for way, child in list(children.items()):
                 slow = way in {"torchlens", "sampled"}
                 try:
