@@ -21,10 +21,11 @@ from neuronscope.signals import names
 _LIBRARIES: Final = tuple(
     """
     torch transformers tokenizers sentence-transformers safetensors accelerate peft numpy bitsandbytes torchao
-    flash-attn triton vllm onnxruntime tensorflow jax jaxlib llama-cpp-python tiktoken openai anthropic
+    flash-attn triton vllm onnx onnxruntime onnxruntime-gpu tensorflow tensorflow-cpu keras jax jaxlib flax
+    equinox llama-cpp-python tiktoken openai anthropic
     mistralai cohere ollama google-genai boto3 litellm langchain-core llama-index-core qdrant-client chromadb
     faiss-cpu pinecone weaviate-client pymilvus elasticsearch opensearch-py redis psycopg lancedb httpx
-    """.split()  # noqa: SIM905 - a list of forty literals reads worse
+    """.split()  # noqa: SIM905 - a list of as many literals reads worse
 )
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
 _GPUS: Final = Path("/proc/driver/nvidia/gpus")

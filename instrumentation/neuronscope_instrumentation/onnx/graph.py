@@ -50,14 +50,13 @@ def load(model: Any) -> Loaded:
     Raises:
         ModelFileError: this is no ONNX model.
     """
-    folder: Path | None = None
+    path: Path | None = None
     if isinstance(model, str | os.PathLike):
         path = Path(os.fsdecode(cast("str | os.PathLike[str]", model)))
-        model, folder = _read(path), path.parent
-    told = folder or "this message"
+        model = _read(path)
     if not getattr(model, "ir_version", 0) or not model.HasField("graph") or not model.graph.node:
-        raise ModelFileError(f"{told} holds no ONNX model: it has no version or no graph")
-    return Loaded(model, folder)
+        raise ModelFileError(f"{path or 'this message'} holds no ONNX model: it has no version or no graph")
+    return Loaded(model, path.parent if path is not None else None)
 
 
 def _read(path: Path) -> Any:
