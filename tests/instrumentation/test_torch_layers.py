@@ -105,7 +105,7 @@ def test_an_unknown_layer_is_refused_with_close_names() -> None:
     """The message helps to correct a slip."""
     with pytest.raises(LayerNotFoundError, match=r"model\.layers\.0\.mlp"):
         ADAPTER.observe_layer(tiny_llama(), "model.layer.0.mlp", lambda _: None)
-    with pytest.raises(LayerNotFoundError, match="no submodules"):
+    with pytest.raises(LayerNotFoundError, match="no layers inside"):
         ADAPTER.match_layers(nn.ReLU(), "x.*")
 
 

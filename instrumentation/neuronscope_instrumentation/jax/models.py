@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
 import itertools
 import re
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +11,9 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from neuronscope.exceptions import LayerNotFoundError
+from neuronscope.native import new_lock
 from neuronscope.signals.tensors import LayerSpec
+from neuronscope_instrumentation.common import layer_paths
 from neuronscope_instrumentation.jax import structure
 from neuronscope_instrumentation.jax.structure import EQUINOX, FUNCTION, LINEN, NNX
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from neuronscope_instrumentation.jax.sessions import Observer
 
 BLOCKS: Final = "\0blocks"  # no path, though a layer may be called "blocks"
-_CLOSE_NAMES: Final = 3
 _tokens: Final = itertools.count(1)
 _numbered: Final = re.compile(r"^(.*?)[._]?(\d+)$")
 
@@ -136,7 +134,7 @@ class Handle:
 
     def names(self, pattern: str, path: str) -> bool:
         """Does a pattern (or ``blocks``) name a layer?"""
-        return path in self.blocks() if pattern == BLOCKS else matches(pattern, path)
+        return path in self.blocks() if pattern == BLOCKS else layer_paths.names(pattern, path)
 
     # --- patterns -------------------------------------------------------------------------------------
     def match(self, pattern: str) -> list[str]:
@@ -146,7 +144,7 @@ class Handle:
             if pattern not in known and not self.learns:
                 raise self.not_found(pattern)
             return [pattern]
-        found = [path for path in known if path and matches(pattern, path)]
+        found = [path for path in known if path and layer_paths.names(pattern, path)]
         if not found:
             raise self.not_found(pattern)
         return found
@@ -160,26 +158,11 @@ class Handle:
                 "before. Run it once in a scope, wrap model.bind(variables), or name layers by their paths"
             )
         paths = [path for path in self.paths() if path]
-        close = difflib.get_close_matches(wanted, paths, _CLOSE_NAMES) or paths[:_CLOSE_NAMES]
-        if not close:
-            return LayerNotFoundError(f'{name} has no layer {wanted!r}: it has none; "" watches it whole')
-        return LayerNotFoundError(f"{name} has no layer {wanted!r}. Close to it: {', '.join(close)}")
-
-
-@functools.cache
-def _expression(pattern: str) -> re.Pattern[str]:
-    parts = {"**.": r"(?:.+\.)?", ".**": r"(?:\..+)?", "**": ".*", "*": r"[^.]*"}
-    tokens: list[str] = re.findall(r"\*\*\.|\.\*\*$|\*\*|\*|[^*.]+|\.", pattern)
-    return re.compile("".join(parts.get(token, re.escape(token)) for token in tokens), re.DOTALL)
-
-
-def matches(pattern: str, path: str) -> bool:
-    """Does a pattern (`*` within a part, `**` across parts) name a path?"""
-    return pattern == path or ("*" in pattern and _expression(pattern).fullmatch(path) is not None)
+        return layer_paths.not_found(name, paths, wanted)
 
 
 # --- handles ----------------------------------------------------------------------------------------------
-_lock: Final = threading.Lock()
+_lock: Final = new_lock()
 _handles: Final[dict[int, Handle]] = {}
 _by_token: Final[dict[int, Handle]] = {}
 

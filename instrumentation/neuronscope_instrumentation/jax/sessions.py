@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import LayerCallback
+from neuronscope.native import new_lock
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import TensorSnapshot
 from neuronscope_instrumentation.jax.models import Handle
@@ -203,7 +204,7 @@ class _Here(threading.local):
     session: Session | None = None
 
 
-_lock: Final = threading.RLock()
+_lock: Final = new_lock()
 _lanes: Final[dict[int, Session]] = {}
 _here: Final = _Here()
 _on_change: Final[list[Callable[[], None]]] = []

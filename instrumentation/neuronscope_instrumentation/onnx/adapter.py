@@ -13,7 +13,7 @@ from neuronscope.exceptions import UnsupportedProbeError
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.layers import name_from_path
 from neuronscope.signals.tensors import LayerSpec
-from neuronscope_instrumentation.common.layer_paths import expression, not_found
+from neuronscope_instrumentation.common.layer_paths import match
 
 _MESSAGE: Final = "ModelProto"
 
@@ -98,11 +98,7 @@ class OnnxAdapter:
             LayerNotFoundError: nothing matches; the message names what is close.
         """
         ids = [layer.id for layer in self.list_layers(model_obj)]
-        matcher = expression(pattern)
-        found = [layer for layer in ids if layer == pattern or matcher.fullmatch(layer)]
-        if not found:
-            raise not_found("the ONNX graph", ids, pattern)
-        return found
+        return match("the ONNX graph", ids, pattern)
 
     def block_paths(self, model_obj: Any) -> list[str]:
         """Nothing is worth watching where nothing runs."""

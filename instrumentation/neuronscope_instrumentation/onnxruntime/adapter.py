@@ -5,15 +5,15 @@ Importing this module does not import onnxruntime.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import LayerCallback
+from neuronscope.native import new_lock
 from neuronscope.signals.tensors import LayerSpec, TensorSnapshot
-from neuronscope_instrumentation.common.layer_paths import expression, not_found
+from neuronscope_instrumentation.common.layer_paths import match, not_found
 from neuronscope_instrumentation.onnxruntime import sessions
 
 _SESSION: Final = ("onnxruntime.capi.onnxruntime_inference_collection", "InferenceSession")
@@ -99,11 +99,7 @@ class SessionAdapter:
             LayerNotFoundError: nothing matches; the message names what is close.
         """
         outputs = [str(output.name) for output in model_obj.get_outputs()]
-        matcher = expression(pattern)
-        found = [name for name in outputs if name == pattern or matcher.fullmatch(name)]
-        if not found:
-            raise not_found("the session", outputs, pattern)
-        return found
+        return match("the session", outputs, pattern)
 
     def block_paths(self, model_obj: Any) -> list[str]:
         """All outputs."""
@@ -115,7 +111,7 @@ class SessionAdapter:
 
 
 # --- observing --------------------------------------------------------------------------------------------
-_lock = threading.RLock()
+_lock: Final = new_lock()
 
 
 class _Run:

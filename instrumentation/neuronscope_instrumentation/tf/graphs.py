@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from neuronscope.engine.guard import GUARD
+from neuronscope.native import new_lock
 from neuronscope_instrumentation.tf.snapshot import of_array
 
 if TYPE_CHECKING:
@@ -37,20 +38,14 @@ _FUNCTIONS: Final = "tensorflow.python.eager.polymorphic_function.polymorphic_fu
 _TRACING: Final = "tensorflow.python.eager.polymorphic_function.tracing_compilation"
 _SAVING: Final = "tensorflow.python.saved_model.save_context"
 
-_lock = threading.RLock()
+_lock: Final = new_lock()
 _watched: weakref.WeakSet[Slot] = weakref.WeakSet()
 _state: Final = threading.local()
 _running: Final[list[contextvars.Context]] = []  # of the functions called and not yet returned from
 
 
-def _new_lock() -> None:
-    global _lock  # noqa: PLW0603  a forked child must not inherit a lock that another thread held
-    _lock = threading.RLock()
-    _running.clear()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)
+    os.register_at_fork(after_in_child=_running.clear)  # the threads that ran them are not there
 
 
 @dataclasses.dataclass(slots=True)

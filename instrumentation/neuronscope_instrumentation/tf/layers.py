@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from neuronscope.signals.tensors import LayerSpec
-from neuronscope_instrumentation.common.layer_paths import expression, not_found
+from neuronscope_instrumentation.common.layer_paths import match, not_found
 
 _MAX_DEPTH: Final = 100  # of layers within layers: one that holds itself is not walked for ever
 
@@ -86,11 +86,7 @@ def match_layers(model: Any, pattern: str) -> list[str]:
     if "*" not in pattern:
         find_layer(model, pattern)
         return [pattern]
-    matcher = expression(pattern)
-    found = [path for path in _paths(model) if matcher.fullmatch(path)]
-    if not found:
-        raise not_found(type(model).__name__, _paths(model), pattern)
-    return found
+    return match(type(model).__name__, _paths(model), pattern)
 
 
 def block_paths(model: Any) -> list[str]:

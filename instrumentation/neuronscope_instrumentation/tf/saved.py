@@ -7,10 +7,11 @@ from typing import Any, Final, cast
 
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.tensors import LayerSpec
-from neuronscope_instrumentation.common.layer_paths import expression, not_found
+from neuronscope_instrumentation.common import layer_paths
 from neuronscope_instrumentation.tf import slots
 
 _SIGNATURES: Final = "signatures"
+_KIND: Final = "a SavedModel, whose inside is one graph,"
 
 
 def functions(loaded: Any) -> list[LayerSpec]:
@@ -26,7 +27,7 @@ def observe(loaded: Any, path: str, callback: LayerCallback) -> Callable[[], Non
     """
     found = _all(loaded)
     if path and path not in found:
-        raise not_found("a SavedModel, whose inside is one graph", list(found), path)
+        raise layer_paths.not_found(_KIND, list(found), path)
     function: Any = found[path] if path else next(iter(found.values()))
     # A concrete function passes its calls to `_call_impl`, a polymorphic one to `_call`.
     name = "_call_impl" if hasattr(function.__class__, "_call_impl") else "_call"
@@ -39,12 +40,7 @@ def match(loaded: Any, pattern: str) -> list[str]:
     Raises:
         LayerNotFoundError: nothing matches.
     """
-    paths = list(_all(loaded))
-    matcher = expression(pattern)
-    found = [path for path in paths if path == pattern or matcher.fullmatch(path)]
-    if not found:
-        raise not_found("a SavedModel, whose inside is one graph", paths, pattern)
-    return found
+    return layer_paths.match(_KIND, list(_all(loaded)), pattern)
 
 
 def _all(loaded: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import os
 import sys
 import threading
 import weakref
@@ -22,25 +21,17 @@ from typing import Any, Final
 from neuronscope.engine.guard import GUARD
 from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.instrumentation import LayerCallback
+from neuronscope.native import new_lock
 from neuronscope.signals.tensors import TensorSnapshot
 from neuronscope_instrumentation.tf import graphs
 from neuronscope_instrumentation.tf.snapshot import ArraySnapshot, first
 
 _CALLS: Final = ("call", "quantized_call")
-_lock = threading.RLock()  # re-entrant: the garbage collector may run an undo inside an install
+_lock: Final = new_lock()  # re-entrant: the garbage collector may run an undo inside an install
 _notifying = threading.local()
 _slots: weakref.WeakKeyDictionary[Any, Slot] = weakref.WeakKeyDictionary()
 _reasons: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _serials: Final = itertools.count()
-
-
-def _new_lock() -> None:
-    global _lock  # noqa: PLW0603  a forked child must not inherit a lock that another thread held
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)
 
 
 class Observer:

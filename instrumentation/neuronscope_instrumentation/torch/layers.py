@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
@@ -13,9 +11,9 @@ from torch import nn
 
 from neuronscope.exceptions import LayerNotFoundError
 from neuronscope.signals.tensors import LayerSpec
+from neuronscope_instrumentation.common import layer_paths
 from neuronscope_instrumentation.torch.internals import COMPILED_CALL, has_compiled_code
 
-_CLOSE_NAMES: Final = 3
 _MIN_SHARE: Final = 0.1  # of the largest block list's parameters that another list must have
 # Their forward may hand all the work to one kernel that reads the submodules' weights.
 _FUSING: Final = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
@@ -36,8 +34,10 @@ def find_layer(model: nn.Module, path: str) -> nn.Module:
     Raises:
         LayerNotFoundError: there is none, or it only holds others and never runs.
     """
+    module: Any = model
     try:
-        *_, module = _line(model, path)
+        for part in path.split(".") if path else ():  # `_line`, of which this needs the end only
+            module = module._modules[part]
     except KeyError:
         raise _not_found(model, path) from None
     if not _computes(module):
@@ -45,7 +45,7 @@ def find_layer(model: nn.Module, path: str) -> nn.Module:
             f"{path!r} is a {type(module).__name__}: it holds layers and never runs itself. "
             f"Watch what it holds: {path}.*"
         )
-    return module
+    return cast("nn.Module", module)
 
 
 def match_layers(model: nn.Module, pattern: str) -> list[str]:
@@ -53,7 +53,7 @@ def match_layers(model: nn.Module, pattern: str) -> list[str]:
     if "*" not in pattern:
         find_layer(model, pattern)
         return [pattern]
-    expression = _expression(pattern)
+    expression = layer_paths.expression(pattern)
     paths = [p for p, m in _modules(model) if p and expression.fullmatch(p) and _computes(m)]
     if not paths:
         raise _not_found(model, pattern)
@@ -62,7 +62,7 @@ def match_layers(model: nn.Module, pattern: str) -> list[str]:
 
 def pattern_matches(pattern: str, path: str) -> bool:
     """Does a pattern name a path?"""
-    return pattern == path or ("*" in pattern and _expression(pattern).fullmatch(path) is not None)
+    return layer_paths.names(pattern, path)
 
 
 def block_paths(model: nn.Module) -> list[str]:
@@ -162,19 +162,6 @@ def _block_lists(model: nn.Module, kind: type[nn.Module]) -> Iterator[tuple[str,
             yield path, module
 
 
-def _expression(pattern: str) -> re.Pattern[str]:
-    parts = {"**.": r"(?:.+\.)?", ".**": r"(?:\..+)?", "**": ".*", "*": r"[^.]*"}
-    tokens: list[str] = re.findall(r"\*\*\.|\.\*\*$|\*\*|\*|[^*.]+|\.", pattern)
-    return re.compile("".join(parts.get(token, re.escape(token)) for token in tokens), re.DOTALL)
-
-
 def _not_found(model: nn.Module, wanted: str) -> LayerNotFoundError:
     paths = [path for path, module in _modules(model) if path and _computes(module)]
-    close = difflib.get_close_matches(wanted, paths, _CLOSE_NAMES) or paths[:_CLOSE_NAMES]
-    kind = type(model).__name__
-    if not close:
-        return LayerNotFoundError(
-            f'{kind} has no layer {wanted!r}: it has no submodules; "" watches it whole'
-        )
-    names = ", ".join(close)
-    return LayerNotFoundError(f"{kind} has no layer {wanted!r}. Close to it: {names}")
+    return layer_paths.not_found(type(model).__name__, paths, wanted)
