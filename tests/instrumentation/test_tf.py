@@ -18,6 +18,7 @@ SUITES = (TESTS / "instrumentation" / "keras_suite.py", TESTS / "contract" / "te
 
 
 @pytest.mark.integration
+@pytest.mark.timeout(660)  # a suite of its own, and on a busy machine TensorFlow alone takes a minute to load
 @pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
 def test_keras_models_are_observed(backend: str) -> None:
     """The suite of Keras and the contract of model runtimes pass on this backend."""
