@@ -45,18 +45,21 @@ _SESSION: Final = f"{_MODULE}:Session"  # where InferenceSession has them from
 # --- the hot path -----------------------------------------------------------------------------------------
 def _snapshot(session: Any, arguments: dict[str, Any], _content: bool) -> Snapshot:
     feed = arguments.get("input_feed", arguments.get("input_dict_ort_values"))
-    kept = {
-        "inputs": sessions.describe_inputs(feed),
-        "providers": session.get_providers(),
-        "session": session,  # its file is read once, by the worker
-    }
     outputs = sessions.output_names(session, arguments.get("output_names")) if feed is not None else []
     endpoint = Endpoint(
         operation=Operation.INFERENCE,
         read_request=read_request,
         read_response=partial(read_response, outputs),
     )
-    return Snapshot(endpoint, sessions.name_of(session), kept, PEER)
+    return Snapshot(endpoint, sessions.name_of(session), _kept(session, feed), PEER)
+
+
+def _kept(session: Any, feed: object) -> dict[str, Any]:
+    return {
+        "inputs": sessions.describe_inputs(feed),
+        "providers": session.get_providers(),
+        "session": session,  # its file is read once: of `run` by the worker
+    }
 
 
 def unwrap(result: Any) -> tuple[Any, ...]:
@@ -134,16 +137,11 @@ def _install(engine: Engine, module: str) -> Callable[[], None]:
 
 def _open(engine: Engine, session: Any, feed: Any) -> tuple[LightSpan, otel_context.Context] | None:
     name = sessions.name_of(session)
-    kept = {
-        "inputs": sessions.describe_inputs(feed),
-        "providers": session.get_providers(),
-        "session": session,
-    }
     attributes = {
         names.OPERATION_NAME: Operation.INFERENCE.value,
         names.PROVIDER_NAME: PEER.provider,
         names.REQUEST_MODEL: name,
-        **_facts(kept),
+        **_facts(_kept(session, feed)),
     }
     return engine.open_span(f"{Operation.INFERENCE.value} {name}", SpanKind.INTERNAL, LIBRARY, attributes)
 
