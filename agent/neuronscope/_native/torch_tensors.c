@@ -12,7 +12,7 @@ typedef struct {
 } Moments;
 
 /* In the order in which `bind_tensors` takes them. */
-enum { MODES, KEYS, TRACING, TRANSFORM, DISPATCH, ON_DEVICE, DYNAMO, REAL, FIRST, SNAPSHOT, GUARD, FAULT, FUNCTIONS };
+enum { MODES, KEYS, TRACING, TRANSFORM, DISPATCH, ON_DEVICE, DYNAMO, REAL, FIRST, SNAPSHOT, FAULT, FUNCTIONS };
 enum { TENSOR = FUNCTIONS, PARAMETER, TYPES, OTHER_KEYS, SUMMARY, DISABLED, NOTIFYING, KERNEL, HOLD, COUNT };
 
 static Function asked[FUNCTIONS];
@@ -21,8 +21,8 @@ static unsigned long long other_keys;
 static Kernel kernel;
 static Py_ssize_t hold_gil;
 static PyObject *shape_name, *dtype_name, *nested_name, *raw_name, *numel_name, *address_name, *storage_name,
-    *nbytes_name, *offset_name, *contiguous_name, *now_name, *active_name, *site_name, *callback_name, *close_name,
-    *slot_site;
+    *nbytes_name, *offset_name, *contiguous_name, *now_name, *active_name, *site_name, *callback_name, *tensor_name,
+    *whole_name, *slot_site;
 
 int
 ns_tensors_ready(void)
@@ -35,7 +35,8 @@ ns_tensors_ready(void)
         {&raw_name, "raw_repr"},          {&numel_name, "numel"},         {&address_name, "data_ptr"},
         {&storage_name, "untyped_storage"}, {&nbytes_name, "nbytes"},     {&offset_name, "storage_offset"},
         {&contiguous_name, "is_contiguous"}, {&now_name, "now"},          {&active_name, "active"},
-        {&site_name, "site"},             {&callback_name, "callback"},   {&close_name, "close"},
+        {&site_name, "site"},             {&callback_name, "callback"},   {&tensor_name, "_tensor"},
+        {&whole_name, "_whole"},
         {&slot_site, "torch.slot"},
     };
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
@@ -237,35 +238,60 @@ is_real(void)
     return truth == 0 ? 1 : truth < 0 ? -1 : ns_is_true(&asked[REAL]);
 }
 
+/* Whether a site of the guard's is switched off. */
 static int
-tell_each(PyObject *observers, PyObject *snapshot)
+is_off(PyObject *site)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(observers); i++) {
-        PyObject *observer = PyTuple_GetItem(observers, i), *active = PyObject_GetAttr(observer, active_name);
-        Py_XDECREF(active);
-        if (active == NULL)
-            return -1;
-        if (active == Py_False)
-            continue;
-        PyObject *site = PyObject_GetAttr(observer, site_name);
-        PyObject *callback = site == NULL ? NULL : PyObject_GetAttr(observer, callback_name), *done = NULL;
-        if (callback != NULL)
-            done = PyObject_CallFunctionObjArgs(asked[GUARD].callable, site, callback, snapshot, NULL);
-        Py_XDECREF(site);
+    return PySet_Contains(disabled, site);
+}
+
+/* What was raised in our code goes to the guard, not to the model; -1: it must be raised after all. */
+static int
+contain(PyObject *site)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (trace != NULL)
+        PyException_SetTraceback(error, trace);
+    PyObject *told = PyObject_CallFunctionObjArgs(asked[FAULT].callable, site, error, NULL);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    Py_XDECREF(told);
+    return told == NULL ? -1 : 0;
+}
+
+static int
+tell_one(PyObject *observer, PyObject *snapshot)
+{
+    PyObject *active = PyObject_GetAttr(observer, active_name);
+    Py_XDECREF(active);
+    if (active == NULL || active == Py_False)
+        return active == NULL ? -1 : 0;
+    PyObject *site = PyObject_GetAttr(observer, site_name);
+    int off = site == NULL ? -1 : is_off(site);
+    if (off == 0) {
+        PyObject *callback = PyObject_GetAttr(observer, callback_name);
+        PyObject *done = callback == NULL ? NULL : PyObject_CallFunctionObjArgs(callback, snapshot, NULL);
         Py_XDECREF(callback);
         Py_XDECREF(done);
         if (done == NULL)
-            return -1;
+            off = contain(site);
     }
-    return 0;
+    Py_XDECREF(site);
+    return off < 0 ? -1 : 0;
 }
 
-/* Do something whatever was raised before; what was raised first stays. */
 static int
-at_last(int failed, PyObject *done)
+tell_each(PyObject *observers, PyObject *snapshot)
 {
-    Py_XDECREF(done);
-    return failed || done == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(observers); i++)
+        if (tell_one(PyTuple_GetItem(observers, i), snapshot) < 0)
+            return -1;
+    return 0;
 }
 
 static int
@@ -293,13 +319,40 @@ tell(PyObject *observers, PyObject *output)
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
     int ended = PyObject_SetAttr(notifying, now_name, Py_False);
-    ended = at_last(ended, PyObject_CallMethodObjArgs(snapshot, close_name, NULL));
+    if (PyObject_SetAttr(snapshot, tensor_name, Py_None) < 0 || /* the loan ends: `close` */
+        PyObject_SetAttr(snapshot, whole_name, Py_None) < 0)
+        ended = -1;
     Py_DECREF(snapshot);
     if (failed) {
         PyErr_Clear();
         PyErr_Restore(type, error, trace);
     }
     return failed || ended ? -1 : 0;
+}
+
+/* The same with everything around it; what is raised goes to the guard. */
+static int
+tell_safely(PyObject *observers, PyObject *output)
+{
+    int off = is_off(slot_site);
+    if (off != 0)
+        return off < 0 ? -1 : 0;
+    PyObject *compiler = ns_ask(&asked[DYNAMO], Py_None); /* else it would compile what runs here */
+    if (compiler == NULL)
+        return -1;
+    int failed = tell(observers, output);
+    if (failed)
+        failed = contain(slot_site);
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyObject *back = ns_ask(&asked[DYNAMO], compiler);
+    Py_DECREF(compiler);
+    if (failed) {
+        PyErr_Clear();
+        PyErr_Restore(type, error, trace);
+    }
+    Py_XDECREF(back);
+    return failed || back == NULL ? -1 : 0;
 }
 
 /* tell(observers, output): tell them of the first tensor in it, unless the run is no real one */
@@ -310,31 +363,5 @@ ns_tell(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
         return NULL;
     if (!PyTuple_Check(args[0]) || disabled == NULL)
         return PyErr_Format(PyExc_TypeError, "tell takes a tuple of observers");
-    int off = PySet_Contains(disabled, slot_site);
-    if (off != 0)
-        return off < 0 ? NULL : Py_NewRef(Py_None);
-    PyObject *compiler = ns_ask(&asked[DYNAMO], Py_None); /* else it would compile what runs here */
-    if (compiler == NULL)
-        return NULL;
-    int failed = tell(args[0], args[1]);
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyObject *back = ns_ask(&asked[DYNAMO], compiler);
-    Py_DECREF(compiler);
-    if (!failed || back == NULL) {
-        Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(trace);
-        Py_XDECREF(back);
-        return back == NULL ? NULL : Py_NewRef(Py_None);
-    }
-    Py_DECREF(back);
-    if (!PyErr_GivenExceptionMatches(type, PyExc_Exception)) {
-        PyErr_Restore(type, error, trace);
-        return NULL;
-    }
-    PyErr_NormalizeException(&type, &error, &trace);
-    if (trace != NULL)
-        PyException_SetTraceback(error, trace);
-    PyObject *told = PyObject_CallFunctionObjArgs(asked[FAULT].callable, slot_site, error, NULL);
-    Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(trace);
-    return told;
+    return tell_safely(args[0], args[1]) < 0 ? NULL : Py_NewRef(Py_None);
 }

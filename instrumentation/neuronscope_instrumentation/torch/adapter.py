@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from neuronscope.exceptions import MissingDependencyError
@@ -85,9 +86,8 @@ class TorchAdapter:
         Raises:
             LayerNotFoundError: the model has no such layer; the message names what is close.
         """
-        from neuronscope_instrumentation.torch import layers, slots
-
-        return slots.observe(layers.find_layer(model_obj, layer_id), callback)
+        find_layer, observe = _watching()
+        return observe(find_layer(model_obj, layer_id), callback)
 
     def observe_gradient(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
         """Call `callback` with the gradient by the layer's output, during each backward pass.
@@ -158,6 +158,16 @@ class TorchAdapter:
         from neuronscope_instrumentation.torch.interventions.session import TorchInterventions
 
         return TorchInterventions(model_obj)
+
+
+@cache
+def _watching() -> tuple[
+    Callable[[Any, str], nn.Module], Callable[[nn.Module, LayerCallback], Callable[[], None]]
+]:
+    """What `observe_layer` needs; importing it each time would be a fifth of what watching costs."""
+    from neuronscope_instrumentation.torch import layers, slots
+
+    return layers.find_layer, slots.observe
 
 
 ADAPTER = TorchAdapter()

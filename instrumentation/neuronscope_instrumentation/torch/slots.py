@@ -489,6 +489,8 @@ def _call_tapped(
 
 def _slot_of(module: nn.Module) -> Slot | None:
     """The slot that this module's calls go through now."""
+    if CALL not in module.__dict__ and COMPILED_CALL not in module.__dict__ and not _hidden:
+        return None
     compiled = module.__dict__.get(COMPILED_CALL)
     found = compiled if compiled is not None else module.__dict__.get(CALL)
     if not isinstance(found, Slot):  # a visitor's entry, perhaps: then its slot is where its companions are
@@ -536,7 +538,7 @@ def _bind() -> None:
     if bind is not None:
         compiled, _ = kernel.load()
         bind(
-            *FOR_COMPILED, set_dynamo, is_real_run, first_tensor, TorchSnapshot, GUARD.call, GUARD.fault,
+            *FOR_COMPILED, set_dynamo, is_real_run, first_tensor, TorchSnapshot, GUARD.fault,
             torch.Tensor, torch.nn.Parameter, ELEMENTS, OTHER_KEYS, TensorSummary, GUARD.disabled, _notifying,
             0 if compiled is None else compiled.address, kernel.HOLD_GIL,
         )  # fmt: skip

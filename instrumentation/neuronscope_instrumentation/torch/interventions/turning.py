@@ -136,7 +136,8 @@ class PlainSiteTurns:
 
 
 if TYPE_CHECKING:
-    RunTurns, SiteTurns = PlainRunTurns, PlainSiteTurns
+    RunTurns = PlainRunTurns
+    SiteTurns = PlainSiteTurns
 else:
     RunTurns = compiled.find("RunTurns") or PlainRunTurns
     SiteTurns = compiled.find("SiteTurns") or PlainSiteTurns
