@@ -62,10 +62,6 @@ _SERVERS: Final = {"vllm": "vllm", "ollama": "ollama", "llamacpp": "llama_cpp", 
 _PORTS: Final = {11434: "ollama"}
 # What the protocol is called when the host says nothing: a proxy, or a model server of one's own.
 DEFAULT: Final = "openai"
-_MAX_NAMED: Final = 256
-_NAMED: Final[
-    dict[int, tuple[Peer, bool, Peer]]
-] = {}  # by identity; held, so that no other peer gets the same
 AZURE: Final = "azure.ai.openai"
 
 
@@ -96,18 +92,11 @@ def peer(client: Any, url: str) -> Peer:
     if found.provider != DEFAULT or found.address == "api.openai.com":
         return found
     # Azure's own client means Azure, also behind a gateway.
-    azure = "_azure_ad_token" in vars(client)
-    known = _NAMED.get(id(found))  # a server's peer is one object for all its calls
-    if known is not None and known[0] is found and known[1] is azure:
-        return known[2]
-    if len(_NAMED) >= _MAX_NAMED:
-        _NAMED.clear()
-    named = _named(found, azure)
-    _NAMED[id(found)] = found, azure, named
-    return named
+    return _named(found, hasattr(client, "_azure_ad_token"))
 
 
-def _named(found: Peer, azure: bool) -> Peer:
+@lru_cache(maxsize=256)
+def _named(found: Peer, azure: bool, /) -> Peer:  # by position: a keyword costs the cache more
     if found.address is not None and found.address.endswith("api.openai.com"):
         return found
     name = AZURE if azure else _PORTS.get(found.port or 0, DEFAULT)
