@@ -11,7 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from neuronscope.exceptions import UnsupportedTensorError
+from neuronscope_instrumentation.tf.snapshot import of_array
 
 TESTS = Path(__file__).parents[1]
 SUITES = (TESTS / "instrumentation" / "keras_suite.py", TESTS / "contract" / "test_backend_contract.py")
@@ -38,3 +42,10 @@ def test_keras_models_are_observed(backend: str) -> None:
         command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+def test_a_type_whose_bits_have_no_name_is_refused_with_its_own() -> None:
+    """Some element types that extend numpy are wider than those whose bits are given."""
+    with pytest.raises(UnsupportedTensorError, match="void32"):
+        of_array(np.zeros(3, dtype="V4")).numpy()
+    assert of_array(np.zeros(3, dtype="V2")).numpy().dtype == np.uint16

@@ -49,7 +49,10 @@ class ArraySnapshot(TensorSnapshot):
         """A host copy, bit for bit; types that numpy lacks come as their bits (BF16 as uint16)."""
         view = self._view()
         if view.dtype.kind == "V" or view.dtype.name not in _NUMPYS_OWN:
-            view = view.view(_BITS[view.dtype.itemsize])
+            bits = _BITS.get(view.dtype.itemsize)
+            if bits is None:
+                raise UnsupportedTensorError(f"dtype:{self.dtype}")
+            view = view.view(bits)
         copied: NDArray[Any] = view.copy()
         return copied
 
