@@ -473,3 +473,32 @@ def test_faults_of_the_adapter_change_nothing(server: FakeOpenAI, monkeypatch: p
     assert answers[0].content == expected[0].content
     assert [line for line in logs if not line.startswith("neuronscope")] == []
     assert GUARD.faults
+
+
+def node(name: str, does: Any) -> Any:
+    """A node as LangGraph runs it: a chain with its own metadata and tag, around what the service wrote."""
+    told = {"langgraph_node": name, "langgraph_step": 1}
+    chain = step(does) | StrOutputParser()
+    return chain.with_config(run_name=name, metadata=told, tags=["graph:step:1"])
+
+
+def test_nodes_of_a_graph_are_parents(server: FakeOpenAI) -> None:
+    """Each a span within the graph's, what it calls beneath it; chains inside a node have none."""
+    model = gpt(server)
+
+    def look_up(_: Any) -> str:
+        return CANARY
+
+    def answer(found: str) -> Any:
+        return model.invoke(found)
+
+    graph = (node("look_up", look_up) | node("answer", answer)).with_config(run_name="rag")
+    with agent("on", "langchain", "openai") as exporter:
+        graph.invoke(ASKED)
+    found = {span.name: span for span in exporter.spans}
+    assert sorted(found) == ["chat gpt-x", "invoke_workflow rag", "step answer", "step look_up"]
+    around = {name: span.parent_span_id for name, span in found.items()}
+    assert around["chat gpt-x"] == found["step answer"].span_id
+    assert around["step answer"] == around["step look_up"] == found["invoke_workflow rag"].span_id
+    assert found["step answer"].attributes[names.WORKFLOW_STEP] == "answer"
+    assert CANARY not in repr(exporter.spans)

@@ -206,6 +206,9 @@ OPENAI_REQUEST_SERVICE_TIER: Final = _attribute("openai.request.service_tier", "
 OPENAI_RESPONSE_SERVICE_TIER: Final = _attribute("openai.response.service_tier", "string", "Tier used.")
 OPENAI_FINGERPRINT: Final = _attribute("openai.response.system_fingerprint", "string", "Backend id.")
 WORKFLOW_NAME: Final = _attribute("gen_ai.workflow.name", "string", "A framework's chain or query engine.")
+WORKFLOW_STEP: Final = _attribute(
+    "neuronscope.workflow.step", "string", "The step of a workflow, or the node of a graph, that was run."
+)
 AGENT_NAME: Final = _attribute("gen_ai.agent.name", "string", "The agent's name.")
 TOOL_NAME: Final = _attribute("gen_ai.tool.name", "string", "The tool that was run.")
 TOOL_TYPE: Final = _attribute("gen_ai.tool.type", "string", "function, extension or datastore.")

@@ -5,7 +5,8 @@ opens and ends spans; what makes them *current* is the context that LangChain ma
 the service's own: a chain that streams holds nothing across a `yield`.
 
 A chat model's span stands only where no client's call was observed beneath it (`engine.layering`): tokens are
-billed at the leaf.  Of nested chains only the outermost is a span, and agents.
+billed at the leaf.  Of nested chains only the outermost is a span, and agents, and nodes of LangGraph: these
+are chains whose metadata tells it.
 """
 
 from __future__ import annotations

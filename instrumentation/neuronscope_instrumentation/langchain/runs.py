@@ -98,13 +98,16 @@ class Runs:
 
     # --- chains and agents -----------------------------------------------------------------------------
     def start_chain(self, serialized: Any, inputs: Any, **told: Any) -> None:
-        """A chain begins: a span if it is the outermost or an agent, else its parent's children are its."""
+        """A chain begins: the outermost, nodes of graphs and agents are spans; others only pass theirs on."""
         metadata = mapping(told.get("metadata")) or {}
         name = text(told.get("name")) or text(field(serialized, "name")) or "chain"
         parent = self._runs.get(told.get("parent_run_id"))
         agent = _agent(name, metadata)
         inside = parent is not None and parent.chain
         part = told.get("run_type") in ("prompt", "parser")
+        if inside and agent is None and _is_node(name, told, metadata, parent):
+            self._open(f"step {name}", SpanKind.INTERNAL, {names.WORKFLOW_STEP: name}, told, chain=True)
+            return
         if part or (inside and (agent is None or _is_inside(agent, told, self._runs))):
             context, above, _ = self._place(told.get("parent_run_id"))
             self._runs[told["run_id"]] = Run(None, context, above[:-1] or above, chain=True)
@@ -292,6 +295,16 @@ class Runs:
 def _agent(name: str, metadata: Mapping[str, Any]) -> str | None:
     """The agent's name, if the chain is one."""
     return text(metadata.get("lc_agent_name")) or (name if name == "AgentExecutor" else None)
+
+
+def _is_node(name: str, told: Mapping[str, Any], metadata: Mapping[str, Any], parent: Run | None) -> bool:
+    """Is the chain a node of LangGraph's?  What runs inside has its metadata as well, but not its tag."""
+    if metadata.get("langgraph_node") != name:
+        return False
+    around = parent.span.own if parent is not None and parent.span is not None else None
+    if around is not None and around.get(names.WORKFLOW_STEP) == name:
+        return False  # the node's function, called as the node is
+    return any(str(tag).startswith("graph:step:") for tag in items(told.get("tags")))
 
 
 def _is_inside(agent: str, told: Mapping[str, Any], runs: Mapping[Any, Run]) -> bool:

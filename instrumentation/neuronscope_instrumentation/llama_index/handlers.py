@@ -19,6 +19,7 @@ from llama_index.core.instrumentation.events.llm import (
     LLMCompletionInProgressEvent,
 )
 from llama_index.core.tools.types import BaseTool
+from llama_index.core.workflow import Workflow
 from llama_index_instrumentation.base.event import BaseEvent
 from llama_index_instrumentation.event_handlers.base import BaseEventHandler
 from llama_index_instrumentation.span.base import BaseSpan
@@ -45,6 +46,7 @@ _KINDS: tuple[tuple[type, set[str], Start], ...] = (
     (BaseTool, {"call", "acall"}, Runs.start_tool),
     (BaseLLM, _LLM, Runs.start_model),
     (BaseEmbedding, _EMBEDDINGS, Runs.start_embedding),
+    (Workflow, {"run"}, Runs.start_events),
 )
 
 
@@ -62,7 +64,7 @@ def make_handlers(runs: Runs) -> tuple[BaseSpanHandler[BaseSpan], BaseEventHandl
             **kwargs: Any,
         ) -> None:
             if runs.active:
-                GUARD.call(SITE, _start, runs, id_, bound_args, instance)
+                GUARD.call(SITE, _start, runs, id_, bound_args, instance, parent_id)
 
         def span_exit(
             self, id_: str, bound_args: Any, instance: Any = None, result: Any = None, **kwargs: Any
@@ -97,12 +99,15 @@ def make_handlers(runs: Runs) -> tuple[BaseSpanHandler[BaseSpan], BaseEventHandl
     return NeuronScopeSpans(), NeuronScopeEvents()
 
 
-def _start(runs: Runs, id_: str, bound: inspect.BoundArguments, instance: Any) -> None:
+def _start(runs: Runs, id_: str, bound: inspect.BoundArguments, instance: Any, parent_id: str | None) -> None:
     method = id_.partition("-")[0].rpartition(".")[2]
     for kind, methods, start in _KINDS:
         if method in methods and isinstance(instance, kind):
             start(runs, id_, instance, _by_name(bound.arguments), method)
             return
+    # A step is a function of a workflow's, and told without it.
+    if parent_id is not None and (instance is None or isinstance(instance, Workflow)):
+        runs.start_step(id_, parent_id, method)
 
 
 def _by_name(bound: Mapping[str, Any]) -> dict[str, Any]:

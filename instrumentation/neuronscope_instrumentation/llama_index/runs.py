@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,13 @@ LIBRARY: Final = "neuronscope.llama_index"
 SITE: Final = "llama_index"
 
 
+def _agent_name(workflow: Any) -> str | None:
+    """Its name, if the workflow is one agent; of several it is a workflow."""
+    module = sys.modules.get("llama_index.core.agent.workflow.base_agent")
+    kind = getattr(module, "BaseWorkflowAgent", None)
+    return text(workflow.name) if kind is not None and isinstance(workflow, kind) else None
+
+
 @dataclass(slots=True)
 class Run:
     """One call of LlamaIndex's that is not over.
@@ -42,6 +50,7 @@ class Run:
         stream: of a model's call that has returned a stream.
         waiting: tells of clients' calls made while that is read.
         dropped: notices that the stream was thrown away.
+        steps: is it a workflow whose steps have spans?
     """
 
     span: LightSpan
@@ -51,6 +60,7 @@ class Run:
     stream: StreamState | None = None
     waiting: Waiting | None = None
     dropped: weakref.ref[Any] | None = None
+    steps: bool = False
 
 
 class Runs:
@@ -71,6 +81,26 @@ class Runs:
         name = type(engine).__name__
         attributes = {names.OPERATION_NAME: "invoke_workflow", names.WORKFLOW_NAME: name}
         self._open(id_, f"invoke_workflow {name}", SpanKind.INTERNAL, attributes)
+
+    def start_events(self, id_: str, workflow: Any, arguments: Mapping[str, Any], method: str) -> None:
+        """An event-driven workflow, or an agent, which is one; steps that the service wrote have spans."""
+        agent = _agent_name(workflow)
+        name = agent or type(workflow).__name__
+        operation = "invoke_workflow" if agent is None else "invoke_agent"
+        attributes: dict[str, Any] = {
+            names.OPERATION_NAME: operation,
+            (names.WORKFLOW_NAME if agent is None else names.AGENT_NAME): name,
+        }
+        self._open(id_, f"{operation} {name}", SpanKind.INTERNAL, attributes)
+        run = self._runs.get(id_)
+        if run is not None:
+            run.steps = not type(workflow).__module__.startswith("llama_index.")
+
+    def start_step(self, id_: str, workflow: str, name: str) -> None:
+        """A step of the workflow that has this id."""
+        run = self._runs.get(workflow)
+        if run is not None and run.steps:
+            self._open(id_, f"step {name}", SpanKind.INTERNAL, {names.WORKFLOW_STEP: name}, run.context)
 
     def start_retriever(self, id_: str, retriever: Any, arguments: Mapping[str, Any], method: str) -> None:
         """A retriever."""
@@ -95,8 +125,15 @@ class Runs:
             attributes[names.TOOL_ARGUMENTS] = self._json(dict(arguments))
         self._open(id_, f"execute_tool {name}", SpanKind.INTERNAL, attributes)
 
-    def _open(self, id_: str, name: str, kind: SpanKind, attributes: dict[str, Any]) -> None:
-        opened = self._engine.open_span(name, kind, LIBRARY, attributes, nested=True)
+    def _open(
+        self,
+        id_: str,
+        name: str,
+        kind: SpanKind,
+        attributes: dict[str, Any],
+        within: otel_context.Context | None = None,
+    ) -> None:
+        opened = self._engine.open_span(name, kind, LIBRARY, attributes, nested=True, within=within)
         if opened is not None:
             self._enter(id_, Run(*opened, before=None))
 
