@@ -370,8 +370,8 @@ def test_steps_of_a_workflow_are_parents(server: FakeOpenAI) -> None:
 
         async def serve() -> Any:
             with ns.Scope("question"):
-                found: Any = await questions.run(question=CANARY)
-                return found
+                running: Any = questions.run(question=CANARY)
+                return await running
 
         with captured_logs() as logs, agent(mode, "llama_index", "openai") as exporter:
             return asyncio.run(serve()), logs, exporter.spans
