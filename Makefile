@@ -27,7 +27,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --- environment -------------------------------------------------------------------------------------
-# Two stamps: `make demo` does not wait for test tools.  Both are renewed in place when a version or a
+# Stamps: `make demo` does not wait for test tools.  Both are renewed in place when a version or a
 # dependency changes; `make clean` starts over.
 
 venv: $(VENV)/.complete  ## make .venv with everything
@@ -44,6 +44,11 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 
 $(VENV)/.complete: $(VENV)/.demo
 	$(PIP_INSTALL) -e '.[demo,test,dev]'
+	@touch $@ $(VENV)/.compiled
+
+# Installing compiles; what has changed since is compiled anew.
+$(VENV)/.compiled: $(VENV)/.complete hatch_build.py $(wildcard agent/neuronscope/_native/*.[ch] agent/neuronscope/summaries/*.c)
+	$(BIN)/python hatch_build.py
 	@touch $@
 
 # --- run ---------------------------------------------------------------------------------------------
@@ -53,10 +58,10 @@ demo: $(VENV)/.demo  ## answer questions with a real RAG service, and show its t
 
 # --- test --------------------------------------------------------------------------------------------
 
-unit: $(VENV)/.complete  ## the tests that take seconds
+unit: $(VENV)/.compiled  ## the tests that take seconds
 	$(PYTEST) -m "not integration and not exhaustive and not soak" $(ARGS)
 
-test: $(VENV)/.complete services  ## all tests: unit and integration
+test: $(VENV)/.compiled services  ## all tests: unit and integration
 	$(PYTEST) $(ARGS)
 
 check: lint types test  ## what CI runs: format, lint, types, all tests
@@ -73,14 +78,14 @@ format: $(VENV)/.complete  ## format the code, and repair what ruff can
 	$(BIN)/ruff check --fix --exit-zero
 	$(BIN)/ruff format
 
-docs: $(VENV)/.complete  ## renew the reference, and build the documentation into build/docs
+docs: $(VENV)/.compiled  ## renew the reference, and build the documentation into build/docs
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-bench: $(VENV)/.complete  ## benchmarks; GROUP=name runs one group
+bench: $(VENV)/.compiled  ## benchmarks; GROUP=name runs one group
 	$(BIN)/python -m tests.benchmarks $(GROUP)
 
-soak: $(VENV)/.complete services llama-server  ## tests that run for many minutes
+soak: $(VENV)/.compiled services llama-server  ## tests that run for many minutes
 	$(PYTEST) -m soak -o timeout=0 $(ARGS)
 
 .PHONY: llama-server

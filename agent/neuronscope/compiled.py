@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
@@ -28,7 +29,18 @@ def _load() -> tuple[ModuleType | None, str]:
         return None, "this package was built without a C compiler or Python's headers"
     except ImportError as error:  # of another machine, or not for this kind of interpreter
         return None, f"it cannot be used here: {error}"
+    if is_older_than_its_sources(Path(_native.__file__)):
+        return None, "it is older than its sources: python hatch_build.py compiles it"
     return _native, ""
+
+
+def is_older_than_its_sources(library: Path) -> bool:
+    """In a checkout that moved on: what Python gives the functions may be what they no longer take."""
+    try:
+        compiled = library.stat().st_mtime
+        return any(file.stat().st_mtime > compiled for file in library.with_name("_native").glob("*.[ch]"))
+    except OSError:
+        return False
 
 
 MODULE, WHY_NOT = _load()

@@ -386,6 +386,21 @@ def test_nonsense_is_refused_and_never_crashes(name: str) -> None:
             outcome(function, *[{}, *[value] * count])
 
 
+def test_a_library_older_than_its_sources_is_not_used(tmp_path: Path) -> None:
+    """A checkout that moved on: the functions may take other arguments now."""
+    library, sources = tmp_path / "_native.abi3.so", tmp_path / "_native"
+    sources.mkdir()
+    for file in (library, sources / "wire.c"):
+        file.touch()
+    os.utime(library, (2_000, 2_000))
+    os.utime(sources / "wire.c", (1_000, 1_000))
+    assert not compiled.is_older_than_its_sources(library)
+    os.utime(sources / "wire.c", (3_000, 3_000))
+    assert compiled.is_older_than_its_sources(library)
+    (sources / "wire.c").unlink()
+    assert not compiled.is_older_than_its_sources(library), "what is installed comes without sources"
+
+
 def test_switched_off_the_twins_run() -> None:
     """`NEURONSCOPE_NATIVE=false`: same names, all in Python, and `describe` says why."""
     script = (
