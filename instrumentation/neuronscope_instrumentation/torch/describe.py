@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from neuronscope.signals import names
-from neuronscope_instrumentation.torch.internals import is_real_run, isolated
+from neuronscope_instrumentation.torch.internals import has_own_dispatch, is_real_run, isolated
 
 # Modules that stand around a model, by package: what their attribute holds is the model.
 _WRAPPERS: Final = {
@@ -78,6 +78,8 @@ def _look_at_weights(model: nn.Module, now: float) -> _Taken:
         for name, parameter in model.named_parameters():
             weights = parameter.data
             plain = type(weights) is torch.Tensor and weights.layout is torch.strided
+            # `.data` of a wrapper loses its class here, and still has no memory of its own.
+            plain = plain and not has_own_dispatch(parameter)
             if not plain or weights.device.type == "meta" or not weights.numel():
                 continue  # sharded, quantised, or not there
             on_host = on_host and weights.device.type == "cpu"

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import nn
 
-from neuronscope.compiled import choose, find
+from neuronscope.compiled import find
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.tensors import TensorSummary
@@ -201,7 +201,15 @@ class Slot:
                 output = edit(output)
         observers = self.observers
         if observers and not torch.compiler.is_compiling():  # to Dynamo a constant: it traces no further
-            _tell(observers, output)
+            if _tell is not None:
+                _tell(observers, output)
+                return output
+            compiler = set_dynamo(None)  # else it would compile what runs here
+            try:
+                if is_real_run():
+                    GUARD.call("torch.slot", _notify, observers, output)
+            finally:
+                set_dynamo(compiler)
         return output
 
     def install(self, module: nn.Module) -> None:
@@ -520,17 +528,8 @@ def _notify(observers: tuple[Observer, ...], output: object) -> None:
         snapshot.close()
 
 
-def tell(observers: tuple[Observer, ...], output: object) -> None:
-    """Tell observers of the first tensor in an output, unless the run is no real one."""
-    compiler = set_dynamo(None)  # else it would compile what runs here
-    try:
-        if is_real_run():
-            GUARD.call("torch.slot", _notify, observers, output)
-    finally:
-        set_dynamo(compiler)
-
-
-_tell: Final = choose("tell", tell)
+# What ends `Slot.__call__`, compiled, with the guard around each observer.
+_tell: Final[Callable[[tuple[Observer, ...], object], None] | None] = find("tell")
 
 
 def _bind() -> None:
