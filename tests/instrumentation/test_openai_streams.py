@@ -7,6 +7,7 @@ import copy
 import gc
 import pickle
 import threading
+import time
 import warnings
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
@@ -180,6 +181,18 @@ def test_time_to_first_chunk_waits_for_content(server: FakeOpenAI) -> None:
         attributes = exporter.spans[0].attributes
         assert float(str(attributes[names.TIME_TO_FIRST_CHUNK])) >= 0.1
         assert names.INPUT_TOKENS in attributes
+
+
+def test_a_service_that_is_slow_to_read_is_told_apart(server: FakeOpenAI) -> None:
+    """What it does between chunks is its own time, not the provider's."""
+    with agent("on") as exporter, sync_client(server) as client:
+        server.reply(chat_stream("word " * 64))
+        asked: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+        for _ in client.chat.completions.create(**asked):
+            time.sleep(0.002)
+    (span,) = exporter.spans
+    # Timed at some chunks, told for all of them.
+    assert float(str(span.attributes[names.STREAM_CONSUMER])) > 0.06
 
 
 def test_a_stream_without_usage_has_no_token_counts(server: FakeOpenAI) -> None:
