@@ -146,7 +146,7 @@ def test_quantised_weights_are_only_used_by_the_model() -> None:
         ns.Model.wrap(model).attach_probe("**")
         assert torch.equal(model(INPUT), expected)
     assert len(scope.artifact.telemetry.layer_snapshots) == 4
-    assert ADAPTER.describe_model(model) == {names.MODEL_QUANTIZATION: "Int8Weight"}
+    assert ADAPTER.describe_model(model)[names.MODEL_QUANTIZATION] == "Int8Weight"
     name = ADAPTER.fingerprint_model(model)
     assert ADAPTER.fingerprint_model(quantized()) == name
     model.first.weight.data.ints[0, 0] += 1
