@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import neuronscope as ns
+from neuronscope.engine.chunks import TIMED_EVERY
 from neuronscope.engine.environment import environment
-from neuronscope.engine.streams import TIMED_EVERY, StreamState, observe_generator
+from neuronscope.engine.streams import StreamState, observe_generator
 from neuronscope.engine.structure import (
     BITS,
     BURST,

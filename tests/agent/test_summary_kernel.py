@@ -168,7 +168,9 @@ def test_without_a_compiler_the_package_is_built_without_the_kernel(tmp_path: Pa
         shutil.copy(ROOT / name, tree / name)
     for name in ("agent", "instrumentation", "exporters"):
         shutil.copytree(
-            ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "kernel.native*", "_native.abi3.so*")
+            ROOT / name,
+            tree / name,
+            ignore=shutil.ignore_patterns("__pycache__", "kernel.native*", "_native.abi3.so*"),
         )
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     done = subprocess.run(
