@@ -1,5 +1,8 @@
 """Observation and JAX's compilation: what is traced when, what stays plain, and what is told."""
 
+# JAX's and Flax's values have no types that pyright knows.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportPrivateUsage=false
+
 from __future__ import annotations
 
 import importlib

@@ -1,5 +1,9 @@
 """JAX models of each kind: which layers they have, and that each of their runs is recorded."""
 
+# JAX's and Flax's values have no types that pyright knows.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportPrivateUsage=false, reportPossiblyUnboundVariable=false
+
 from __future__ import annotations
 
 import gc

@@ -1,5 +1,8 @@
 """Statistics computed inside compiled programs agree with float64, whatever the array holds."""
 
+# JAX's and Flax's values have no types that pyright knows.
+# pyright: reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import importlib

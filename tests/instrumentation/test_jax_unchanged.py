@@ -1,5 +1,8 @@
 """Observing changes nothing: values, gradients, types, random numbers, objects, memory."""
 
+# JAX's and Flax's values have no types that pyright knows.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import copy

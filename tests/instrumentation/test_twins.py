@@ -1,5 +1,8 @@
 """Twins: one transformer in each runtime, with the same weights, gives the same summary of each layer."""
 
+# JAX's and Flax's values have no types that pyright knows.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,8 @@
 """The specification's JAX example, as printed, and the same with a function that was compiled before."""
 
+# JAX's and Flax's values have no types that pyright knows.
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false, reportPossiblyUnboundVariable=false
+
 from __future__ import annotations
 
 from pathlib import Path

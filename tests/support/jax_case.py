@@ -1,5 +1,8 @@
 """JAX models for the suite of all runtimes: each kind of model, in eager and in compiled code."""
 
+# JAX's and Flax's values have no types that pyright knows.
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from typing import Any, cast

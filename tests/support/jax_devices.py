@@ -1,5 +1,8 @@
 """Run by `test_jax_devices.py` in a process with two devices: what is recorded of code on both."""
 
+# JAX's and Flax's values have no types that pyright knows.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import json

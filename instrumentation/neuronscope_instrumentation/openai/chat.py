@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
 
 from neuronscope.instrumentation import Endpoint, Operation, Request
 from neuronscope.signals import names
@@ -30,11 +30,11 @@ _LISTS: Final = (list, tuple)
 def keep_chat(kept: dict[str, Any], body: Mapping[str, Any], content: bool) -> None:
     """Add to `kept` what of a request's body is no scalar."""
     messages: Any = body.get("messages")
-    known_length = isinstance(messages, _LISTS)
-    if known_length:
-        kept[_MESSAGE_COUNT] = len(messages)
+    known: Sequence[Any] | None = cast("Sequence[Any]", messages) if isinstance(messages, _LISTS) else None
+    if known is not None:
+        kept[_MESSAGE_COUNT] = len(known)
     if content:
-        kept[_MESSAGES] = list(messages) if known_length else []  # never what reading would use up
+        kept[_MESSAGES] = [] if known is None else list(known)  # never what reading would use up
         stop = body.get("stop")
         if stop is not None:
             kept[_STOP] = [stop] if isinstance(stop, str) else list(items(stop))
