@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Iterator
 
@@ -16,6 +17,12 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.span_metrics import SpanMetrics
 from neuronscope.signals.records import SpanRecord
+
+
+def pytest_collection_finish() -> None:
+    """Collections look at what tests make, not at two million objects of the libraries they import."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
