@@ -63,13 +63,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_wheel_holds_the_three_packages_and_nothing_else(wheel: Path) -> None:
-    """Every source and data file is in the wheel, and no test, cache or tool beside it."""
+    """Every source of Python and data file is in the wheel, and no test, cache or tool beside it."""
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {
         path.relative_to(root).as_posix()
         for package, root in PACKAGES.items()
         for path in (root / package).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in {".c", ".h"}
     }
     metadata = {name for name in names if name.startswith(DIST_INFO + "/")}
     assert names - metadata == expected
