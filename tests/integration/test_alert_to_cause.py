@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -84,7 +85,9 @@ def test_the_alert_of_the_page_carries_a_command_that_diff_understands(incident:
     rule = alerts["NeuronscopeFirstChunkBurn"].rule(default().links)
     written = str(rule["annotations"]["diff_command"])
     assert written.startswith("neuronscope diff ")
-    filled = re.sub(r"\{\{ with .*?\{\{ end \}\}", "2026-11-24T09:30Z", written).split(" --before ")[1]
+    minutes = itertools.count(10)  # in the order in which they are written: windows begin before they end
+    filled = re.sub(r"\{\{ with .*?\{\{ end \}\}", lambda _: f"2026-11-24T09:{next(minutes)}Z", written)
+    filled = filled.split(" --before ")[1]
     assert "too little to compare" in run(f"neuronscope diff recordings/ --before {filled}", incident).lower()
 
 

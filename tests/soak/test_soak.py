@@ -95,7 +95,7 @@ def test_every_span_is_accounted_for(tmp_path: Path, how: str, calls: int, rate:
         arguments = ["export", "--to", "otlp", "--otlp-endpoint", collector.url, "--format", "json", str(nsz)]
         done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.output) == {"exported": calls, "lost": {}}
+    assert json.loads(done.output) == {"exported": calls, "lost": {}, "logs": {"exported": 0, "lost": {}}}
     assert again.spans == calls
 
 

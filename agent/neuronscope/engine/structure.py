@@ -16,6 +16,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final
 
 from neuronscope.instrumentation import Hit, Request
@@ -119,7 +120,9 @@ class Structure:
 
     def of_hits(self, trace_id: int, hits: Iterable[Sequence[Hit]]) -> None:
         """Remember what a search found, for the prompts that follow in its trace."""
-        found = [edges for each in hits for hit in each if (edges := _edges(hit)) is not None]
+        # Of a huge batch's later queries there is but the number of hits, as a range.
+        each_hit = (hit for each in hits if not isinstance(each, range) for hit in each)
+        found = list(islice((edges for hit in each_hit if (edges := _edges(hit)) is not None), MAX_DOCUMENTS))
         if not found:
             return
         known = self._retrieved.setdefault(trace_id, [])
