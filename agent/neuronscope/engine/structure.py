@@ -121,7 +121,8 @@ class Structure:
     def of_hits(self, trace_id: int, hits: Iterable[Sequence[Hit]]) -> None:
         """Remember what a search found, for the prompts that follow in its trace."""
         # Of a huge batch's later queries there is but the number of hits, as a range.
-        each_hit = (hit for each in hits if not isinstance(each, range) for hit in each)
+        lists: Iterable[Any] = hits
+        each_hit = (hit for each in lists if not isinstance(each, range) for hit in each)
         found = list(islice((edges for hit in each_hit if (edges := _edges(hit)) is not None), MAX_DOCUMENTS))
         if not found:
             return
