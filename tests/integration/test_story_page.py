@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,25 +12,6 @@ from neuronscope.diagnosis.comparing.result import Comparison
 from neuronscope.diagnosis.stories import html
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all tests of the module."""
-    with Browser(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
-@pytest.fixture
-def browser(shared: Browser) -> Iterator[Browser]:
-    """No test may leave a word on the console, or a request for anything but its file."""
-    shared.resize(1280, 900)
-    shared.prefer("light")
-    shared.console.clear()
-    shared.requests.clear()
-    yield shared
-    assert shared.console == []
-    assert [address for address in shared.requests if not address.startswith(("file:", "data:"))] == []
 
 
 def show(browser: Browser, found: Comparison, folder: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +22,6 @@ from neuronscope.viewer.page import page
 pytestmark = pytest.mark.integration
 
 SELECTED = ".waterfall .row[aria-selected=true] b"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all tests of the module."""
-    with Browser(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
-@pytest.fixture
-def browser(shared: Browser) -> Iterator[Browser]:
-    """The browser at the size of a desk; no test may leave a word on the console, or a request."""
-    shared.resize(1280, 900)
-    shared.prefer("light")
-    shared.console.clear()
-    shared.requests.clear()
-    yield shared
-    assert shared.console == []
-    assert [address for address in shared.requests if not address.startswith(("file:", "data:"))] == []
 
 
 def show(browser: Browser, artifact: Artifact, folder: Path, fragment: str = "") -> None:
