@@ -33,16 +33,10 @@ from neuronscope_instrumentation.torch import slots
 from neuronscope_instrumentation.torch.internals import set_dynamo
 from neuronscope_instrumentation.torch.interventions import threadstate
 from neuronscope_instrumentation.torch.interventions.threadstate import (
-    autocasting,
-    dispatch_modes,
-    function_modes,
-    functions_enabled,
     grad_enabled,
     in_engine,
     in_transform,
     inference_enabled,
-    nest_autocast,
-    saved_hooks,
 )
 from neuronscope_instrumentation.torch.interventions.turning import RunTurns
 from neuronscope_instrumentation.torch.outputs import tensor_leaves
@@ -174,15 +168,7 @@ class Run(RunTurns):
 
     def _apart(self) -> bool:
         """Must the thread's state be looked at more closely?"""
-        return bool(
-            grad_enabled() is not self.grad
-            or inference_enabled() is not self.inference
-            or function_modes()
-            or dispatch_modes()
-            or (nest_autocast() and autocasting())
-            or not functions_enabled()
-            or saved_hooks(True) is not None
-        )
+        return threadstate.differs(self.grad, self.inference)
 
     def turn(self, *, to_model: bool, ending: bool = False) -> None:
         """Exchange the two sides' thread states, which may differ."""

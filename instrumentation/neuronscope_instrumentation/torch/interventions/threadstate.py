@@ -47,6 +47,19 @@ in_engine: Final[Callable[[], int]] = _C._current_graph_task_id
 """Number of the backward pass that runs in this thread; -1: none."""
 
 
+def differs(grad: bool | None, inference: Any) -> bool:
+    """Is this thread's state other than plain with these two modes, so that it must be looked at closely?"""
+    return bool(
+        grad_enabled() is not grad
+        or inference_enabled() is not inference
+        or function_modes()
+        or dispatch_modes()
+        or (nest_autocast() and autocasting())
+        or not functions_enabled()
+        or saved_hooks(True) is not None
+    )
+
+
 @cache
 def _devices() -> tuple[str, ...]:
     accelerator = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None

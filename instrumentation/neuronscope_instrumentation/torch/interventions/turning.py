@@ -13,6 +13,7 @@ from greenlet import getcurrent
 from neuronscope import compiled
 from neuronscope_instrumentation.torch.interventions.threadstate import (
     autocasting,
+    differs,
     dispatch_modes,
     function_modes,
     functions_enabled,
@@ -48,17 +49,7 @@ class PlainRunTurns:
 
     def apart(self) -> bool:
         """Must the thread's state be looked at more closely before a turn?"""
-        return bool(
-            grad_enabled() is not self.grad
-            or inference_enabled() is not self.inference
-            or function_modes()
-            or dispatch_modes()
-            or (nest_autocast() and autocasting())
-            or not functions_enabled()
-            or saved_hooks(True) is not None
-            or in_transform()
-            or (self.grad and in_engine() != -1)
-        )
+        return bool(differs(self.grad, self.inference) or in_transform() or (self.grad and in_engine() != -1))
 
 
 class PlainSiteTurns:
