@@ -3,7 +3,8 @@
 Recorded with content off, so that two recordings can be compared (`neuronscope.diagnosis.comparing`).  The
 service's own texts, system prompts and tool definitions, have a fingerprint of 64 bits.  Whatever may hold a
 user's words has checksums of 12 bits only: one text in 4,096 has the same, so that they tell a changed
-template in a hundred calls, and confirm no guess about one of them.
+template in a hundred calls.  One alone confirms no guess; those of many lines and the length together can
+(docs/decisions/0012).
 
 Run by the worker, which keeps the beginnings and ends of lately retrieved documents in memory, bounded.
 """
