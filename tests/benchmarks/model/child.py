@@ -9,6 +9,7 @@ Answers ``round``: thread CPU time of a forward without and with, in ms; and ``k
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import tempfile
 import time
@@ -23,6 +24,7 @@ import torch
 from tests.benchmarks.children import serve
 from tests.benchmarks.measure import loop_us, median_us
 from tests.benchmarks.model import network
+from tests.benchmarks.venvs import CACHE
 from torch import nn
 
 Forward = Callable[[], Any]
@@ -166,9 +168,9 @@ def inspect(model: Any, forward: Forward) -> Generator[Forward, None, None]:
 
 def _inspect_api() -> Any:
     api: Any = import_module("nvdlfw_inspect.api")
-    folder = Path(tempfile.mkdtemp())
-    (folder / "config.yaml").write_text(_INSPECT)
     if not _initialized:
+        folder = _folder("-".join(["inspect", *sys.argv[1:2]]).replace(" ", "-"))
+        (folder / "config.yaml").write_text(_INSPECT)
         api.initialize(
             config_file=str(folder / "config.yaml"), log_dir=str(folder), statistics_logger=None,
             init_training_step=0,
@@ -178,6 +180,14 @@ def _inspect_api() -> Any:
 
 
 _initialized: list[bool] = []
+
+
+def _folder(name: str) -> Path:
+    """An empty folder: the same in each run, since a child ends without clean-up."""
+    folder = CACHE / "logs" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
 
 
 @contextmanager
@@ -204,10 +214,10 @@ def transformer_lens(model: Any, _: Forward) -> Generator[Forward, None, None]:
         eos_token_id=0,
     )
     hugging_face: Any = GPT2LMHeadModel(config).train(False)
-    folder = tempfile.mkdtemp()
-    hugging_face.save_pretrained(folder)
     boot: Any = import_module("transformer_lens.model_bridge").TransformerBridge.boot_transformers
-    bridge: Any = boot(folder, hf_model=hugging_face, device="cpu", tokenizer=None)
+    with tempfile.TemporaryDirectory() as folder:
+        hugging_face.save_pretrained(folder)
+        bridge: Any = boot(folder, hf_model=hugging_face, device="cpu", tokenizer=None)
     ids = torch.randint(0, 1000, (1, tokens))
 
     def plain() -> Any:
