@@ -15,7 +15,7 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from opentelemetry import context as otel_context
@@ -23,29 +23,20 @@ from opentelemetry import context as otel_context
 from neuronscope import native
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.intake import SPAN_BYTES, TENSOR_SHARE, Intake, LayerItem, kind_of
+from neuronscope.engine.outbox import ExporterSource, Outbox
 from neuronscope.engine.propagation import suppressed
-from neuronscope.engine.sizes import MAX_SPAN_BYTES, lighten, log_bytes, span_bytes
-from neuronscope.exporters import Exporter
-from neuronscope.signals.records import (
-    Attributes,
-    Batch,
-    LayerRecord,
-    LogRecord,
-    SpanRecord,
-)
+from neuronscope.engine.sizes import MAX_SPAN_BYTES, lighten, span_bytes
+from neuronscope.signals.records import Attributes, LogRecord, SpanRecord
 
 SLICE: Final = 16
 PILE: Final = 64
 LONGEST_SLICE: Final = 256
 # How long the worker waits after the first item for more: it wakes 20 times a second at most.
 LINGER_S: Final = 0.05
-MAX_BATCH_SPANS: Final = 512
-MAX_BATCH_BYTES: Final = 8 << 20
 # What `stop` keeps of its time for the interpreter's own end.
 EXIT_RESERVE_S: Final = 0.1
 PROCESS_SHARE: Final = 0.6
 FAULT_PAUSE_S: Final = 1.0
-ExporterSource = Sequence[Exporter] | Callable[[], Sequence[Exporter]]
 
 
 class Finisher(Protocol):
@@ -95,22 +86,16 @@ class Worker(Intake):
     """
 
     __slots__ = (
-        "_batch_bytes",
         "_bell",
         "_ended",
         "_export_lock",
-        "_exporters",
         "_finish",
         "_ident",
         "_interval_s",
         "_last_export",
-        "_layers",
-        "_logs",
-        "_make_exporters",
         "_on_cpu",
+        "_outbox",
         "_requests",
-        "_resource",
-        "_spans",
         "_start_again_at",
         "_started",
         "_work_lock",
@@ -130,9 +115,7 @@ class Worker(Intake):
         inline: bool = False,
     ) -> None:
         self._finish = finish
-        self._make_exporters = exporters if callable(exporters) else None
-        self._exporters = [] if callable(exporters) else list(exporters)
-        self._resource = resource
+        self._outbox = Outbox(exporters, resource)
         self._interval_s = interval_s
         self._on_cpu = on_cpu
         super().__init__(max_spans, max_bytes, count_lost, inline=inline)
@@ -146,11 +129,6 @@ class Worker(Intake):
         self._start_again_at = 0.0
         self._ident: int | None = None
         self._ended = False
-        # Finished, waiting for the next export.
-        self._spans: list[SpanRecord] = []
-        self._layers: list[LayerRecord] = []
-        self._logs: list[LogRecord] = []
-        self._batch_bytes = 0
         self._last_export = time.monotonic()
 
     # --- waking the thread ---------------------------------------------------------------------------
@@ -206,13 +184,13 @@ class Worker(Intake):
             self._bell.acquire(timeout=LINGER_S)
 
     def _until_due(self) -> float:
-        if not self._spans and not self._layers and not self._logs:
+        if not self._outbox:
             return -1
         return max(0.0, self._last_export + self._interval_s - time.monotonic())
 
     def _round(self) -> bool:
         before = time.thread_time_ns()
-        self._ensure_exporters()
+        self._outbox.prepare()
         self._process()
         if time.monotonic() - self._last_export >= self._interval_s:
             self._export()
@@ -220,11 +198,6 @@ class Worker(Intake):
             self._answer(self._requests.popleft())
         self._on_cpu(time.thread_time_ns() - before)
         return True
-
-    def _ensure_exporters(self) -> None:
-        make, self._make_exporters = self._make_exporters, None
-        if make is not None:
-            self._exporters = list(make())
 
     def _answer(self, request: _Request) -> None:
         ok = False
@@ -238,8 +211,7 @@ class Worker(Intake):
         while self._queue:
             with self._work_lock:
                 self._slice()
-            count = len(self._spans) + len(self._logs)
-            if export and (count >= MAX_BATCH_SPANS or self._batch_bytes >= MAX_BATCH_BYTES):
+            if export and self._outbox.full:
                 self._export()
             if deadline is not None and time.monotonic() >= deadline:
                 return not self._queue
@@ -264,8 +236,8 @@ class Worker(Intake):
     def _take(self, item: Any, nbytes: int) -> None:
         kind = item.__class__
         if kind is LayerItem:
-            self._layers.append(item.record)
-            self._batch_bytes += nbytes
+            self._outbox.layers.append(item.record)
+            self._outbox.nbytes += nbytes
             if item.recording is not None:
                 item.recording.add_layer(item.record)
             return
@@ -277,18 +249,17 @@ class Worker(Intake):
         if record is None:
             self._count_lost(kind_of(item), "fault", 1)
         elif isinstance(record, LogRecord):
-            self.add_log(record)
+            self._outbox.add_log(record)
         else:
             size = span_bytes(record)
             if size > MAX_SPAN_BYTES:
                 record, size = lighten(record, MAX_SPAN_BYTES)
-            self._spans.append(record)
-            self._batch_bytes += size
+            self._outbox.spans.append(record)
+            self._outbox.nbytes += size
 
     def add_log(self, record: LogRecord) -> None:
         """Take a finished log record; for the finisher, while it runs."""
-        self._logs.append(record)
-        self._batch_bytes += log_bytes(record)
+        self._outbox.add_log(record)
 
     def export(self) -> None:
         """Export what has been finished; for the worker's own thread, from `on_cpu`."""
@@ -301,31 +272,20 @@ class Worker(Intake):
                 events = tuple(self._events)
                 for _ in events:
                     self._events.popleft()
-                batch = Batch(
-                    self._resource, tuple(self._spans), tuple(self._layers), tuple(self._logs), events
-                )
-                self._spans, self._layers, self._logs, self._batch_bytes = [], [], [], 0
-            if batch.spans or batch.layers or batch.logs or batch.events:
-                for exporter in self._exporters:
-                    GUARD.contain(f"exporter.{exporter.name}", exporter.export, batch)
+                batch = self._outbox.take(events)
+            if batch is not None:
+                self._outbox.send(batch)
 
     def _finish_up(self, deadline: float, *, last: bool) -> bool:
         # At the end exporters need time, too: to send, and to count what they could not.
         now = time.monotonic()
         done = self._process(now + PROCESS_SHARE * (deadline - now) if last else deadline)
         self._export()
-        if last:
-            # Counted before exporters push their last metrics.
-            self._lose_queue("stopped")
-        for exporter in self._exporters:
-            left = max(0.0, deadline - time.monotonic())
-            site = f"exporter.{exporter.name}"
-            if last:
-                GUARD.contain(site, exporter.shutdown, left)
-            else:
-                done = bool(GUARD.contain(site, exporter.flush, left)) and done
-        if last:
-            self._ended = True
+        if not last:
+            return self._outbox.flush(deadline) and done
+        self._lose_queue("stopped")  # counted before exporters push their last metrics
+        self._outbox.close(deadline)
+        self._ended = True
         return done
 
     # --- owners ------------------------------------------------------------------------------------
@@ -358,7 +318,7 @@ class Worker(Intake):
         """Have the thread finish up, and wait for it; where there is no thread, do it here."""
         here = self._inline or self._ident == threading.get_ident()
         if here or not (self._started or self._start()):
-            self._ensure_exporters()
+            self._outbox.prepare()
             return bool(self._here(lambda: self._finish_up(deadline, last=last)))
         request = _Request(deadline, last=last)
         self._requests.append(request)
