@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import warnings
 from collections.abc import Iterator
 
@@ -17,6 +18,12 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.span_metrics import SpanMetrics
 from neuronscope.signals.records import SpanRecord
+
+
+def pytest_configure() -> None:
+    """Programs that tests start answer Ctrl-C, also where a shell started us ignoring it, as behind `&`."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
