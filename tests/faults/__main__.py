@@ -1,7 +1,7 @@
 """``python -m tests.faults``: what ``ns.compare`` makes of every fault and of days without one, as a table.
 
 python -m tests.faults                        # all faults with one seed, and 14 controls
-python -m tests.faults -s 2 -c 50             # as the benchmark does
+python -m tests.faults -s 2 -c 105 --set 1     # seeds and users that nobody has looked at
 python -m tests.faults "embedder" -c 0 -v     # some, with their evidence
 python -m tests.faults --live                 # the faults of retrieval, told live by drift and canaries
 """
@@ -25,6 +25,9 @@ def main() -> None:
     parser.add_argument("only", nargs="*", help="faults whose name has one of these words; all by default")
     parser.add_argument("-s", "--seeds", type=int, default=1)
     parser.add_argument("-c", "--controls", type=int, default=14)
+    parser.add_argument(
+        "--set", type=int, default=0, help="of seeds; 0: those that detectors are written with"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="also print causes and evidence")
     parser.add_argument("-k", "--keep", type=Path, help="keep the recordings in this folder")
     parser.add_argument("--live", action="store_true", help="the live laboratory instead")
@@ -46,14 +49,14 @@ def _compared(folder: Path, asked: argparse.Namespace) -> None:
     outcomes: list[Outcome] = []
     began = time.perf_counter()
     with Studio() as studio:
-        scoring = Scoring(studio, folder)
-        print(f"{'change':36} {'seed':>4} {'place':>5} {'s':>5}  causes named")
+        scoring = Scoring(studio, folder, asked.set)
+        print(f"{'change':36} {'seed':>5} {'place':>5} {'s':>5}  causes named")
         for outcome in chain(scoring.faults(range(asked.seeds), chosen), scoring.controls(asked.controls)):
             outcomes.append(outcome)
             place = "right" if outcome.right else outcome.rank or "wrong"
             kinds = ", ".join(outcome.kinds) or "no change"
             print(
-                f"{outcome.change.name:36} {outcome.seed:4} {place:>5} {outcome.seconds:5.2f}  {kinds}",
+                f"{outcome.change.name:36} {outcome.seed:5} {place:>5} {outcome.seconds:5.2f}  {kinds}",
                 flush=True,
             )
             if asked.verbose:

@@ -1,7 +1,10 @@
 """Runs changes through ``ns.compare`` and counts how often the truth was named.
 
-Days before a fault are recorded once a seed and starting point; days of the controls stand in a ring, each
+Days before a fault are recorded once a seed and starting point; days of the controls stand in rings, each
 compared with the next, so that every one is a "before" once and an "after" once.
+
+Seeds come in sets that share no day.  Thresholds were looked at with the first two; a score counts from a set
+that no detector was changed for.  But for the first set, every seed and every ring has users of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ from neuronscope.diagnosis.kinds import Kind
 
 if TYPE_CHECKING:
     from neuronscope.diagnosis.comparing.result import Comparison
+
+TUNED = 0  # the set of seeds with which detectors are written
+SET = 100  # seeds of a set
+RING = 5  # days of controls that have the same users
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,38 +99,42 @@ def _share(found: Sequence[bool]) -> float:
 
 
 class Scoring:
-    """Recordings in a folder, and comparisons of them."""
+    """Recordings in a folder, and comparisons of them.
 
-    def __init__(self, studio: Studio, folder: Path) -> None:
+    Args:
+        number: of the set of seeds.
+    """
+
+    def __init__(self, studio: Studio, folder: Path, number: int = TUNED) -> None:
         self._studio = studio
         self._folder = folder
+        self._set = number
         self._before: dict[tuple[str, int], Path] = {}
 
     def compare(self, change: Change, seed: int) -> Outcome:
         """A day without the change, a day with it, and what is made of the two."""
-        before, after = self.record(change, seed)
-        began = time.perf_counter()
-        found = ns.compare(before, after)
-        return Outcome(change, seed, found, time.perf_counter() - began)
+        return _compared(change, seed, *self.record(change, seed))
 
     def record(self, change: Change, seed: int) -> tuple[Path, Path]:
         """Both days."""
+        seed += SET * self._set
         start = (change.start.__name__, seed)
         if start not in self._before:
-            self._before[start] = self._record(
-                f"before {start[0]}", change.start.__name__, None, change, 2 * seed
-            )
-        after = self._record(change.name, "after", change, change, 2 * seed + 1)
+            name = f"before {start[0]} {seed}"
+            self._before[start] = self._record(name, change, seed, 2 * seed, applied=False)
+        after = self._record(f"{change.name} {seed}", change, seed, 2 * seed + 1)
         return self._before[start], after
 
-    def _record(self, name: str, side: str, applied: Change | None, change: Change, seed: int) -> Path:
+    def _record(self, name: str, change: Change, users: int, seed: int, *, applied: bool = True) -> Path:
         day = change.start()
-        if applied is not None:
-            applied.apply(day)
-        return self._studio.record(self._folder / f"{name} {seed} {side}", day, seed)
+        if self._set != TUNED:
+            day.traffic = day.traffic.of_others(users)
+        if applied:
+            change.apply(day)
+        return self._studio.record(self._folder / name, day, seed)
 
     def faults(self, seeds: Sequence[int], faults: Sequence[Change] = FAULTS) -> Iterator[Outcome]:
-        """Every fault with every seed."""
+        """Every fault with every seed of the set."""
         for seed in seeds:
             for fault in faults:
                 yield self.compare(fault, seed)
@@ -132,15 +143,21 @@ class Scoring:
         """So many comparisons of days between which nothing changed that is a cause."""
         for number, control in enumerate(controls):
             size = n // len(controls) + (number < n % len(controls))
-            days: list[Path] = []
-            for at in range(size):
-                # Every second day has what the control is about, so that each comparison has it on one side.
-                applied = control if at % 2 else None
-                seed = 10_000 + 100 * number + at
-                days.append(self._record(control.name, "control", applied, control, seed))
-            if size == 1:
-                days.append(self._record(control.name, "control", control, control, 20_000 + 100 * number))
-            for at in range(size):
-                began = time.perf_counter()
-                found = ns.compare(days[at], days[(at + 1) % len(days)])
-                yield Outcome(control, at, found, time.perf_counter() - began)
+            first = 10_000 + 1_000 * self._set + 100 * number
+            for at in range(0, size, RING):
+                yield from self._ring(control, first + at, min(RING, size - at))
+
+    def _ring(self, control: Change, seed: int, size: int) -> Iterator[Outcome]:
+        days = [
+            # Every second day has what the control is about, so that each comparison has it on one side.
+            self._record(f"{control.name} {at} control", control, seed, at, applied=bool((at - seed) % 2))
+            for at in range(seed, seed + max(2, size))
+        ]
+        for at in range(size):
+            yield _compared(control, seed + at, days[at], days[(at + 1) % len(days)])
+
+
+def _compared(change: Change, seed: int, before: Path, after: Path) -> Outcome:
+    began = time.perf_counter()
+    found = ns.compare(before, after)
+    return Outcome(change, seed, found, time.perf_counter() - began)

@@ -121,6 +121,14 @@ class Traffic:
     mix: tuple[tuple[str, float], ...] = ()
     popular: float = 0.5
 
+    def of_others(self, number: int) -> Traffic:
+        """Other users: of as many topics, asked about otherwise, and more or less often in others' words."""
+        random = np.random.default_rng([78, number])
+        topics = random.choice(list(questions()), len(self.mix) or len(questions()), replace=False)
+        weights = random.gamma(3.0, size=len(topics))
+        mix = tuple(zip(map(str, topics), map(float, weights), strict=True))
+        return replace(self, mix=mix, popular=self.popular + random.uniform(-0.1, 0.1))
+
     def questions(self, seed: int) -> list[str]:
         """The requests of one day, in order."""
         random = np.random.default_rng([77, seed])

@@ -153,6 +153,20 @@ def binomial_p_value(hits: int, n: int, rate: float) -> float:
     return min(1.0, math.exp(scale) * math.fsum(math.exp(each - scale) for each in logs))
 
 
+def absent_p_value(counts: Sequence[int], items: int, share: float) -> float:
+    """Probability that some of `items` things, counted so often on one side, are never seen on the other.
+
+    Each count falls on the one side with probability `share`.  A union bound over all sets of as many items
+    (Boole), for the number of items with which it is sharpest, times how many numbers were tried.
+    """
+    log, best = 0.0, 0.0
+    ordered = sorted(counts, reverse=True)
+    for size, count in enumerate(ordered, start=1):
+        log += count * math.log(share)
+        best = min(best, log + _log_choose(items, size))
+    return min(1.0, math.exp(best) * max(1, len(ordered)))
+
+
 def _fisher(bad: int, n: int, reference_bad: int, m: int) -> float:
     total = bad + reference_bad
     lowest, highest = max(0, total - m), min(n, total)

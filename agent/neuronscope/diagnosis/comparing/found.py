@@ -23,7 +23,7 @@ class Found:
     """Differences of pairs of searches, all together.
 
     Attributes:
-        overlap: mean share of hits that both have; `alone`: the same of repeats on one side.
+        overlap: mean share of hits that both have; `alone`: the same of `repeats` on one side.
         lost: hits that are gone; `vanished`: of those, hits of documents that the other side never finds.
         arrived: new hits; `unseen`: of those, of documents that the first side never finds.
         rescored: of hits that both have, those with another score; `fell`: to a lower one.
@@ -37,6 +37,7 @@ class Found:
     n: int = 0
     overlap: float = 1.0
     alone: float = 1.0
+    repeats: int = 0
     lost: int = 0
     vanished: int = 0
     arrived: int = 0
@@ -63,9 +64,10 @@ class Found:
         return max(0.0, self.alone - self.overlap)
 
 
-def compare_found(before: Table, after: Table, pairs: Rows, alone: float) -> Found:
-    """Compare the hits of paired searches."""
-    found = Found(alone=alone)
+def compare_found(before: Table, after: Table, pairs: Rows, repeated: tuple[Rows, Rows]) -> Found:
+    """Compare the hits of paired searches, and of searches that each side repeated."""
+    found = Found()
+    found.alone, found.repeats = _by_itself((before, after), repeated)
     ids = before.labels("ids"), after.labels("ids")
     scores = before.labels("scores"), after.labels("scores")
     seen = tuple({name for each in side for name in each} for side in ids)
@@ -99,15 +101,15 @@ def compare_found(before: Table, after: Table, pairs: Rows, alone: float) -> Fou
     return found
 
 
-def self_overlap(tables: tuple[Table, Table], repeated: tuple[Rows, Rows]) -> float:
-    """Mean overlap of two searches with the same vector on the same side: how steady the store is."""
+def _by_itself(tables: tuple[Table, Table], repeated: tuple[Rows, Rows]) -> tuple[float, int]:
+    """Mean overlap of two searches with the same vector on the same side, and how many there are."""
     values = [
         overlap(ids[row], ids[later], max(len(ids[row]), len(ids[later]), 1))
         for table, rows in zip(tables, repeated, strict=True)
         for ids in (table.labels("ids"),)
         for row, later in rows[:2_000]
     ]
-    return sum(values) / len(values) if len(values) >= 5 else 1.0
+    return (sum(values) / len(values), len(values)) if len(values) >= 5 else (1.0, 0)
 
 
 def _note_list(found: Found, old: tuple[str, ...], new: tuple[str, ...]) -> None:
@@ -158,6 +160,10 @@ def twins(table: Table) -> tuple[int, int]:
     return same, hits
 
 
-def popularity(table: Table) -> Counter[str]:
-    """How often each document was found."""
-    return Counter(name for ids in table.labels("ids") for name in ids)
+def popularity(table: Table) -> tuple[Counter[str], int]:
+    """By how many different query vectors each document was found, and how many found any."""
+    asked: dict[object, set[str]] = {}
+    for row, (vector, ids) in enumerate(zip(table.labels("fingerprint"), table.labels("ids"), strict=True)):
+        if ids:  # what finds nothing at all tells of a filter, or of everything
+            asked.setdefault(vector or row, set()).update(ids)
+    return Counter(name for ids in asked.values() for name in ids), len(asked)

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from neuronscope.diagnosis import statistics as st
 from neuronscope.diagnosis.comparing.case import (
     FACT,
     PAIRED,
@@ -39,6 +40,8 @@ from neuronscope.diagnosis.kinds import Kind
 
 MOSTLY: Final = 0.5
 PARTLY: Final = 0.05
+FEW_PAIRS: Final = 50  # from which on pairs alone say enough of an index
+OFTEN: Final = 5  # different queries that find a document
 _WAYS: Final = (("k", "hits asked for"), ("metric", "how scores read"), ("stages", "steps of the search"))
 
 
@@ -138,8 +141,9 @@ def _paired_search(case: Case) -> Iterator[Cause]:
 def index_changed(case: Case) -> Iterator[Cause]:
     """Documents lost, new, rewritten or stale, by searches with the same vector."""
     found = unfiltered(case)
-    if found is None:
+    if found is None or found.n < FEW_PAIRS:
         yield from _vanished(case)
+    if found is None:
         return
     evidence = overlap(case, found)
     subject = subject_of(case)
@@ -205,35 +209,53 @@ def index_changed(case: Case) -> Iterator[Cause]:
 
 
 def _vanished(case: Case) -> Iterator[Cause]:
-    """Without pairs: documents that were found often, and are found no more."""
-    if case.pairs.texts or _directions_differ(case):
+    """With few pairs, or none: documents that many queries found, and none does any more."""
+    if (case.pairs.texts and not case.pairs.vectors) or _directions_differ(case):
         return
-    counts = popularity(case.before.searches), popularity(case.after.searches)
-    n = len(case.before.searches), len(case.after.searches)
-    if min(n) < 50:
+    (counts, n), (later, n_later) = (popularity(side.searches) for side in case.sides)
+    if min(n, n_later) < 50:
         return
-    for lost, first, second, place in ((True, 0, 1, case.before), (False, 1, 0, case.after)):
-        often = {name: count * n[second] / n[first] for name, count in counts[first].items() if count >= 5}
-        often = {name: count for name, count in often.items() if count >= 3}
-        gone = [name for name in often if not counts[second][name]]
-        expected = sum(math.exp(-count) for count in often.values())
-        if len(often) < 10:
+    items = len({*counts, *later})
+    for kind, found, other, share, place in (
+        (Kind.INDEX_LOST, counts, later, n / (n + n_later), 0),
+        (Kind.INDEX_GREW, later, counts, n_later / (n + n_later), 1),
+    ):
+        often = {name for name, count in found.items() if count >= OFTEN}
+        gone = sorted(often - {*other})
+        if len(often) < 10 or len(gone) < max(3, OVERLAP_FLOOR * len(often)):
             continue
-        share = case.share(
-            "documents that are found no more", (round(expected), len(gone)), (len(often), len(often))
-        )
-        if share is None or len(gone) < 3 or share.effect < 0.02:
-            continue
-        kind = Kind.INDEX_LOST if lost else Kind.INDEX_GREW
+        p = st.absent_p_value([found[name] for name in gone], items, share)
+        case.p_values.append(p)
+        shares = (1.0, 1.0 - len(gone) / len(often))
         yield cause(
             kind,
             subject_of(case),
-            f"{len(gone)} of {len(often)} documents that were found often "
-            + ("are found no more." if lost else "were never found before."),
-            [share],
+            f"{len(gone)} of {len(often)} documents that many queries found "
+            + ("are found by none any more." if place == 0 else "were found by none before."),
+            [
+                Evidence(
+                    "documents that many queries of the one side find, found on both",
+                    shares[place],
+                    shares[1 - place],
+                    len(gone) / len(often),
+                    "share",
+                    "1",
+                    n,
+                    n_later,
+                    p,
+                )
+            ],
             TESTED,
-            (place.searches.labels("trace")[:3], ()) if lost else ((), place.searches.labels("trace")[:3]),
+            _finders(case, place, set(gone)),
         )
+
+
+def _finders(case: Case, place: int, wanted: set[str]) -> tuple[list[str], list[str]]:
+    """Traces of one side whose searches find one of these documents."""
+    table = case.sides[place].searches
+    rows = zip(table.labels("trace"), table.labels("ids"), strict=True)
+    traces = [trace for trace, ids in rows if not wanted.isdisjoint(ids)]
+    return (traces, []) if place == 0 else ([], traces)
 
 
 def index_duplicated(case: Case) -> Iterator[Cause]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from neuronscope.diagnosis.comparing.case import Case
 from neuronscope.diagnosis.comparing.columns import Columns, Mask, Table
-from neuronscope.diagnosis.comparing.found import Found, compare_found, self_overlap
+from neuronscope.diagnosis.comparing.found import Found, compare_found
 from neuronscope.diagnosis.comparing.result import Evidence
 
 MIN_PAIRS: Final = 10
@@ -55,15 +55,19 @@ def _paired(case: Case, filtered: bool | None) -> Found | None:
     ]
     if len(rows) < MIN_PAIRS:
         return None
-    return compare_found(tables[0], tables[1], rows, self_overlap(tables, case.pairs.repeated))
+    return compare_found(tables[0], tables[1], rows, case.pairs.repeated)
 
 
 def overlap(case: Case, found: Found) -> Evidence:
-    """Pairs that do not find the same, against repeats on one side that do not."""
-    changed = sum(1 for _ in found.changed)
-    alone = max(0.5, (1.0 - found.alone) * found.n)
+    """Pairs that do not find the same, against repeats on one side that do not.
+
+    Many repeats that all find the same make few pairs that do not telling.
+    """
+    repeats = max(found.n, found.repeats)
     share = case.share(
-        "pairs of equal query vectors with other hits", (round(alone), changed), (found.n, found.n)
+        "pairs of equal query vectors with other hits",
+        (round((1.0 - found.alone) * repeats), len(found.changed)),
+        (repeats, found.n),
     )
     return Evidence(
         "overlap of the hits of equal query vectors",

@@ -22,6 +22,7 @@ SLOWER: Final = 1.5  # times as slow, beyond what everything else got slower
 LEAST_S: Final = 0.015
 DISTANCE: Final = 0.35
 PARTS: Final = 5
+STALLED: Final = 0.1  # of a streamed call, in which the provider waits for the service
 _LIMITED: Final = ("ratelimit", "rate_limit", "toomanyrequests", "throttl", "resourceexhausted", "overloaded")
 
 
@@ -242,45 +243,63 @@ def _waits(case: Case, what: str, values: tuple[Floats, Floats], common: float) 
 def consumer_stalling(case: Case) -> Iterator[Cause]:
     """The service takes its time between the chunks of a stream, or leaves before its end."""
     for (operation, route), before, after in groups(case, calls, ("operation", "route"), 10):
-        if operation not in WRITERS:
-            continue
-        pair = (before, after)
-        held = [side.calls.number("consumer")[mask] for side, mask in zip(case.sides, pair, strict=True)]
-        chunks = [side.calls.number("chunks")[mask] for side, mask in zip(case.sides, pair, strict=True)]
-        pace = [h / np.maximum(c, 1) for h, c in zip(held, chunks, strict=True)]
-        test = case.shift("the service keeps a chunk for", pace[0], pace[1], "s")
-        if test is not None and test.effect >= DISTANCE:
-            totals = [float(np.median(finite(each))) for each in held]
-            if abs(totals[1] - totals[0]) >= 2 * LEAST_S and ratio(*totals) >= 2:
-                yield cause(
-                    Kind.CONSUMER_STALLING,
-                    route,
-                    f"While a stream{_at(route)} comes in, the provider waits {_time(totals[1])} "
-                    f"for the service; it was {_time(totals[0])}.",
-                    [test],
-                    TESTED,
-                    (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
-                    effect=one_minus(ratio(*totals)),
-                )
-                continue
-        ends = [
-            [end for end in side.calls.rows(mask, "end") if end]
-            for side, mask in zip(case.sides, pair, strict=True)
-        ]
-        left = [sum(end in {"client_closed", "cancelled", "abandoned"} for end in side) for side in ends]
-        share = case.share(
-            "streams that the service left before their end", (left[0], left[1]), (len(ends[0]), len(ends[1]))
-        )
-        if share is not None and share.effect >= 0.1:
-            yield cause(
-                Kind.CONSUMER_STALLING,
-                route,
-                f"{share.after:.0%} of the streams{_at(route)} are left before their end; it was "
-                f"{share.before:.0%}.",
-                [share],
-                TESTED,
-                (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
-            )
+        if operation in WRITERS:
+            masks = (before, after)
+            found = _stalled(case, route, masks) or _left(case, route, masks)
+            if found is not None:
+                yield found
+
+
+def _stalled(case: Case, route: str, masks: tuple[Mask, Mask]) -> Cause | None:
+    """A stall counts by its part of the time that users wait for a stream, not by seconds alone."""
+    tables = [(side.calls, mask) for side, mask in zip(case.sides, masks, strict=True)]
+    held = [table.number("consumer")[mask] for table, mask in tables]
+    pace = [h / np.maximum(t.number("chunks")[mask], 1) for h, (t, mask) in zip(held, tables, strict=True)]
+    parts = [
+        h / np.maximum(t.number("duration")[mask], 1e-9) for h, (t, mask) in zip(held, tables, strict=True)
+    ]
+    test = case.shift("the service keeps a chunk for", pace[0], pace[1], "s")
+    if test is None or test.effect < DISTANCE or not _apart(pace[0], pace[1]):
+        return None
+    totals = [float(np.median(finite(each))) for each in held]
+    shares = [float(np.median(finite(each))) for each in parts]
+    if abs(totals[1] - totals[0]) < LEAST_S or ratio(*totals) < 2 or abs(shares[1] - shares[0]) < STALLED:
+        return None
+    return cause(
+        Kind.CONSUMER_STALLING,
+        route,
+        f"While a stream{_at(route)} comes in, the provider waits {_time(totals[1])} for the service, "
+        f"{shares[1]:.0%} of the call; it was {_time(totals[0])}, {shares[0]:.0%}.",
+        [test],
+        TESTED,
+        _traces(case, masks),
+        effect=one_minus(ratio(*totals)),
+    )
+
+
+def _left(case: Case, route: str, masks: tuple[Mask, Mask]) -> Cause | None:
+    ends = [
+        [end for end in side.calls.rows(mask, "end") if end]
+        for side, mask in zip(case.sides, masks, strict=True)
+    ]
+    left = [sum(end in {"client_closed", "cancelled", "abandoned"} for end in side) for side in ends]
+    share = case.share(
+        "streams that the service left before their end", (left[0], left[1]), (len(ends[0]), len(ends[1]))
+    )
+    if share is None or share.effect < 0.1:
+        return None
+    return cause(
+        Kind.CONSUMER_STALLING,
+        route,
+        f"{share.after:.0%} of the streams{_at(route)} are left before their end; it was {share.before:.0%}.",
+        [share],
+        TESTED,
+        _traces(case, masks),
+    )
+
+
+def _traces(case: Case, masks: tuple[Mask, Mask]) -> tuple[list[str], list[str]]:
+    return case.before.calls.rows(masks[0], "trace"), case.after.calls.rows(masks[1], "trace")
 
 
 def _limited(side: Columns, mask: Mask) -> Mask:
