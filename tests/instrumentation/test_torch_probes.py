@@ -194,6 +194,29 @@ def test_attention_maps_of_each_step_of_a_generation() -> None:
         np.testing.assert_allclose(array_of(record).sum(-1), 1.0, rtol=1e-5)
 
 
+def test_decoding_of_a_padded_batch_has_maps_by_head() -> None:
+    """There the kernel gets the queries that share a key as if they were a sequence."""
+    options: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False, "attention_mask": MASK}
+    found: dict[str, list[Any]] = {}
+    for kind in ("eager", "sdpa"):
+        model = tinymodels.llama(1, eos_token_id=None, attn_implementation=kind)
+
+        def run(_: ns.Model, model: Any = model) -> None:
+            model.generate(IDS, **options)
+
+        for heads in (None, (3, 1)):
+            probe = ns.probes.AttentionMaps(heads=heads)
+            maps = [array_of(r) for r in records(run, model, layers="model.layers.0.self_attn", kind=probe)]
+            found[f"{kind} {heads}"] = maps
+    shapes = [(2, 4, 4, 4), (2, 4, 1, 5), (2, 4, 1, 6)]
+    assert [maps.shape for maps in found["sdpa None"]] == shapes
+    for step, eager in enumerate(found["eager None"]):
+        rows = np.s_[:] if step else np.s_[0]  # what a padded query attends to, kernels fill in as they like
+        np.testing.assert_allclose(found["sdpa None"][step][rows], eager[rows], atol=2e-6)
+        np.testing.assert_allclose(found["sdpa (3, 1)"][step][rows], eager[:, [3, 1]][rows], atol=2e-6)
+        np.testing.assert_array_equal(found["eager (3, 1)"][step], eager[:, [3, 1]])
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("separate", [True, False])
 def test_attention_of_torch_s_own_module(batch_first: bool, separate: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import torch
@@ -21,7 +21,7 @@ from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.records import AttributeValue
 from neuronscope_instrumentation.torch import slots
 from neuronscope_instrumentation.torch.internals import isolated
-from neuronscope_instrumentation.torch.outputs import tensor_leaves
+from neuronscope_instrumentation.torch.outputs import first_tensor, tensor_leaves
 from neuronscope_instrumentation.torch.snapshot import AbsentSnapshot, TorchSnapshot
 
 MODEL: Final = "model"  # `source` of weights that the model computed itself
@@ -64,19 +64,40 @@ class Fused:
                 scores = scores + mask.to(torch.float32)
         return torch.nan_to_num(scores.softmax(-1), nan=0.0)  # a query that may see no key
 
+    def unpacked(self) -> Fused:
+        """The same of a step of one token, where queries that share keys were handed over as its length.
+
+        transformers does so in decoding, to save the copies of the keys.
+        """
+
+        def spread(part: torch.Tensor) -> torch.Tensor:
+            return part.detach().reshape(*part.shape[:-3], part.shape[-3] * part.shape[-2], 1, part.shape[-1])
+
+        mask = self.mask
+        if mask is not None and mask.dim() >= 3 and mask.shape[-2] == self.query.shape[-2]:
+            mask = spread(mask)
+        return replace(self, query=spread(self.query), mask=mask)
+
 
 class _Watch(TorchFunctionMode):
-    """Notes the arguments of fused attention kernels; calls everything as it was called."""
+    """Notes the arguments of fused attention kernels; calls everything as it was called.
 
-    def __init__(self) -> None:
+    Args:
+        groups: how many queries share a key, where the module was given but one token; else 1.
+    """
+
+    def __init__(self, groups: int) -> None:
         super().__init__()
         self.fused: list[Fused] = []
+        self._groups = groups
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func is _KERNEL:
-            self.fused.append(_arguments(*args, **(kwargs or {})))
+            fused = _arguments(*args, **(kwargs or {}))
+            packed = self._groups > 1 and fused.query.shape[-2] == self._groups
+            self.fused.append(fused.unpacked() if packed else fused)
         return func(*args, **(kwargs or {}))
 
 
@@ -113,7 +134,7 @@ class _Tap:
         """Begin to watch for kernels, or keep the inputs of a module that must not be watched so."""
         if isinstance(module, nn.MultiheadAttention):
             return module, args, kwargs
-        watch: Any = _Watch()
+        watch: Any = _Watch(_groups(module, args, kwargs))
         watch.__enter__()
         return watch
 
@@ -150,6 +171,15 @@ class _Tap:
             index = [head for head in self._heads if -weights.shape[1] <= head < weights.shape[1]]
             weights = weights[:, index]
         return weights, MODEL
+
+
+def _groups(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many queries share a key, if this is a step of one token: (batch, 1) or (batch, 1, channels)."""
+    given = first_tensor((args, kwargs))
+    if given is None or given.dim() < 2 or given.shape[1] != 1:
+        return 1
+    found = (vars(part).get("num_key_value_groups") for part in module.modules())
+    return next((int(groups) for groups in found if groups is not None), 1)
 
 
 def _are_weights(leaf: torch.Tensor) -> bool:
