@@ -13,13 +13,7 @@ from typing import Any
 import pytest
 from opentelemetry import context as otel_context
 
-import client_anthropic
-import client_bedrock
-import client_cohere
-import client_google
-import client_mistral
-import client_ollama
-import client_openai
+import clients
 import neuronscope as ns
 from client_cases import (
     CANARY,
@@ -33,7 +27,6 @@ from client_cases import (
     observe_async,
     three_ways,
     until_asked,
-    with_calls,
 )
 from neuronscope.engine.guard import GUARD
 from neuronscope.signals import names
@@ -47,18 +40,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),
 ]
 
-CASES = tuple(
-    with_calls(module.CASE)
-    for module in (
-        client_openai,
-        client_anthropic,
-        client_ollama,
-        client_mistral,
-        client_cohere,
-        client_google,
-        client_bedrock,
-    )
-)
+CASES = clients.cases()
 CALLS = [(case, call) for case in CASES for call in case.calls]
 each_call = pytest.mark.parametrize(
     ("case", "call"), CALLS, ids=[f"{case.name} {call.name}" for case, call in CALLS]

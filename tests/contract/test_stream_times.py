@@ -19,13 +19,7 @@ import httpx2
 import openai
 import pytest
 
-import client_anthropic
-import client_bedrock
-import client_cohere
-import client_google
-import client_mistral
-import client_ollama
-import client_openai
+import clients
 import neuronscope as ns
 from client_cases import ClientCase, agent
 from neuronscope.engine import ENGINE
@@ -294,20 +288,11 @@ def test_a_helper_that_derives_events_counts_chunks(aio: bool) -> None:
     assert stalled.sum > gaps.sum
 
 
-CASES: tuple[ClientCase, ...] = (
-    client_openai.CASE,
-    client_anthropic.CASE,
-    client_ollama.CASE,
-    client_mistral.CASE,
-    client_cohere.CASE,
-    client_google.CASE,
-    client_bedrock.CASE,
-)
 DELAY_S = 0.02
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", clients.cases(), ids=lambda case: case.name)
 def test_the_real_clock_agrees_with_the_providers_pace(case: ClientCase) -> None:
     """Over a socket, as services run: no chunk is told to have come before the provider had sent it."""
     with case.server() as server, case.sync(server) as client, agent("on", case.name) as exporter:

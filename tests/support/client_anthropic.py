@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anthropic
-import httpx2
 
 from client_cases import CANARY, ClientCase, timeout_s
+from clients import has, http_library
 from neuronscope.signals import names
 from neuronscope.testing.fake_anthropic import FakeAnthropic, error, message, message_stream
 from neuronscope.testing.fake_provider import FakeProvider
 
+HTTP = http_library("anthropic")
 MESSAGES: Any = [{"role": "user", "content": CANARY}]
 TOOLS: Any = [{"name": "look_up", "description": CANARY, "input_schema": {"type": "object"}}]
 ASKED: dict[str, Any] = {
@@ -25,6 +26,8 @@ ASKED: dict[str, Any] = {
     "extra_body": {"temperature": 0.5},  # an argument of its own until 2.x
     "tools": TOOLS,
 }
+# The helper of the first releases reads the response, not the stream: there we read its bytes, pings and all.
+PINGS = int(not hasattr(anthropic.MessageStream, "response"))
 COMPLETE = {
     names.PROVIDER_NAME: "anthropic",
     names.REQUEST_MODEL: "m",
@@ -45,14 +48,14 @@ STREAMED = {
     **COMPLETE,
     names.REQUEST_STREAM: True,
     names.STREAM_END: "complete",
-    names.STREAM_CHUNKS: 10,
+    names.STREAM_CHUNKS: 10 + PINGS,
 }
 
 
 @contextmanager
 def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
     """A client of the fake server; without TLS set-up it costs nothing to make."""
-    with httpx2.Client(verify=False) as http:
+    with HTTP.Client(verify=False) as http:
         chosen: dict[str, Any] = {"max_retries": 0, "timeout": timeout_s(), **options}
         yield anthropic.Anthropic(base_url=server.base_url, api_key="test", http_client=http, **chosen)
 
@@ -60,7 +63,7 @@ def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
 @asynccontextmanager
 async def async_client(server: FakeProvider, **options: Any) -> AsyncGenerator[Any]:
     """Its asynchronous twin."""
-    async with httpx2.AsyncClient(verify=False) as http:
+    async with HTTP.AsyncClient(verify=False) as http:
         chosen: dict[str, Any] = {"max_retries": 0, "timeout": timeout_s(), **options}
         yield anthropic.AsyncAnthropic(base_url=server.base_url, api_key="test", http_client=http, **chosen)
 
@@ -81,7 +84,7 @@ CASE = ClientCase(
     server=FakeAnthropic,
     sync=sync_client,
     aio=async_client,
-    errors=(anthropic.AnthropicError, httpx2.HTTPError),
+    errors=(anthropic.AnthropicError, HTTP.HTTPError),
     chat=lambda client: client.messages.create(**ASKED),
     stream=lambda client: client.messages.create(**ASKED, stream=True),
     achat=achat,
@@ -91,6 +94,7 @@ CASE = ClientCase(
     error=error,
     complete=COMPLETE,
     streamed=STREAMED,
+    unseen=PINGS,
     unauthorised="anthropic.AuthenticationError",
     timeout="anthropic.APITimeoutError",
     watched=(
@@ -98,7 +102,7 @@ CASE = ClientCase(
         "anthropic._base_client:AsyncAPIClient.request",
         "anthropic._base_client:SyncAPIClient._process_response",
         "anthropic._base_client:AsyncAPIClient._process_response",
-        "anthropic._base_client:start_api_call_span",
+        *(("anthropic._base_client:start_api_call_span",) if has("anthropic", "2.0") else ()),
         "anthropic._client:Anthropic.copy",
         "anthropic._client:AsyncAnthropic.with_options",
         "anthropic.lib.vertex._client:AnthropicVertex.copy",

@@ -76,6 +76,7 @@ class ClientCase:
         error: ``(status, message) -> answer``.
         operation: name of the operation.
         complete, streamed: facts that spans of the two have.
+        unseen: events early in a stream that count as chunks, but that the service does not get.
         unauthorised: `error.type` of a 401.
         timeout: `error.type` of an answer that does not come.
         tells_status: errors carry the HTTP status.
@@ -106,6 +107,7 @@ class ClientCase:
     operation: str = "chat"
     tells_status: bool = True
     notices_cut: bool = True
+    unseen: int = 0
     embed: Callable[[Any], Any] | None = None
     aembed: Callable[[Any], Coroutine[Any, Any, Any]] | None = None
     embedding: Mapping[str, Any] = field(default_factory=dict[str, Any])

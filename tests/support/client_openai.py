@@ -6,15 +6,16 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import httpx2
 import openai
 
 import openai_methods
 from client_cases import CANARY, ClientCase, timeout_s
+from clients import has, http_library, some_only
 from neuronscope.signals import names
 from neuronscope.testing.fake_openai import FakeOpenAI, chat, chat_stream, error
 from neuronscope.testing.fake_provider import FakeProvider
 
+HTTP = http_library("openai")
 MESSAGES: Any = [{"role": "system", "content": "be brief"}, {"role": "user", "content": CANARY}]
 TOOLS: Any = [{"type": "function", "function": {"name": "look_up", "description": CANARY, "parameters": {}}}]
 ASKED: dict[str, Any] = {
@@ -22,7 +23,7 @@ ASKED: dict[str, Any] = {
     "messages": MESSAGES,
     "tools": TOOLS,
     "temperature": 0.5,
-    "max_completion_tokens": 64,
+    "max_completion_tokens" if has("openai", "1.45") else "max_tokens": 64,
     "seed": 7,
     "stop": [CANARY],
 }
@@ -51,14 +52,14 @@ def _asked(server: FakeProvider, options: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def sync_client(server: FakeProvider, **options: Any) -> Generator[Any]:
     """A client of the fake server; without TLS set-up it costs nothing to make."""
-    with httpx2.Client(verify=False) as http:
+    with HTTP.Client(verify=False) as http:
         yield openai.OpenAI(http_client=http, **_asked(server, options))
 
 
 @asynccontextmanager
 async def async_client(server: FakeProvider, **options: Any) -> AsyncGenerator[Any]:
     """Its asynchronous twin."""
-    async with httpx2.AsyncClient(verify=False) as http:
+    async with HTTP.AsyncClient(verify=False) as http:
         yield openai.AsyncOpenAI(http_client=http, **_asked(server, options))
 
 
@@ -83,7 +84,7 @@ CASE = ClientCase(
     server=FakeOpenAI,
     sync=sync_client,
     aio=async_client,
-    errors=(openai.OpenAIError, httpx2.HTTPError),
+    errors=(openai.OpenAIError, HTTP.HTTPError),
     chat=lambda client: client.chat.completions.create(**ASKED),
     stream=lambda client: client.chat.completions.create(
         **ASKED, stream=True, stream_options={"include_usage": True}
@@ -109,5 +110,5 @@ CASE = ClientCase(
     embed=lambda client: client.embeddings.create(model="e", input=[CANARY, "b"]),
     aembed=aembed,
     embedding={names.EMBEDDING_DIMENSIONS: 3, names.INPUT_COUNT: 2, names.INPUT_TOKENS: 3},
-    calls=tuple(openai_methods.calls()),
+    calls=tuple(openai_methods.calls(openai.OpenAI(api_key="x") if some_only() else None)),
 )
