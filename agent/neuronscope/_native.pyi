@@ -69,6 +69,9 @@ def make_fields(twin: Callable[[Any], Mapping[str, Any]]) -> Callable[[Any], Map
 def make_pick(
     twin: Callable[[Any], Mapping[str, Any]],
 ) -> Callable[[Mapping[str, Any], Sequence[Any]], dict[str, Any]]: ...
+def make_teller(
+    twin: Callable[[Any], Mapping[str, Any]], table: tuple[Any, ...]
+) -> Callable[[dict[str, Any], Any], bool]: ...
 def subset(told: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]: ...
 def arguments(
     parameters: tuple[str, ...], first: int, args: tuple[Any, ...], kwargs: dict[str, Any]

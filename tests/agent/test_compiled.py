@@ -147,6 +147,7 @@ def test_memory_does_not_grow() -> None:
     model = Model.model_validate({"id": "a", "model": 3, "more": "x"})
     read = NATIVE.make_fields(fields.fields_in_python)
     pick = NATIVE.make_pick(fields.fields_in_python)
+    tell = NATIVE.make_teller(fields.fields_in_python, _table)
     series = NATIVE.Series((1.0,), [0, 0], [None, None])
     rows: dict[Any, Any] = {(None, None): [None, series, "n", ({}, ())]}
 
@@ -155,6 +156,8 @@ def test_memory_does_not_grow() -> None:
         NATIVE.attributes_bytes(attributes)
         NATIVE.encode_attributes(attributes, 10, TWINS)
         pick(read(model), _table)
+        tell({}, model)
+        outcome(NATIVE.make_teller, fields.fields_in_python, ("a", ("b", "c", 99), fields.INTO))
         NATIVE.subset(attributes, frozenset({"n"}))
         NATIVE.fill_known(rows, ("a", "b"), {}, 0.5, (1, 2), 3)
         NATIVE.arguments(("a", "b"), 1, (1, 2, 3), {"c": 4})
@@ -254,6 +257,43 @@ def test_fields_of_foreign_objects(value: Any) -> None:
     assert same(
         NATIVE.make_pick(fields.fields_in_python)(found, _table), fields.pick_in_python(wanted, _table)
     )
+
+
+_telling = (
+    "odd", "", fields.ODD,
+    "rare", "", fields.RARE,
+    "a", ("b", "", fields.ODD, "a", "x", fields.ANY, "id", ("a", "y", fields.TEXTS), fields.ONE), fields.INTO,
+    "a constant", "constant", fields.CONSTANT,
+    "b", ("a", "z", fields.COUNT, "b", "t", fields.TRUTH), fields.ONE,
+    "model", "flag", fields.FLAG,
+    "id", "texts", fields.TEXTS,
+    "more", "some", fields.SOME,
+    "b", "number", fields.NUMBER,
+)  # fmt: skip
+
+
+@everything
+@given(
+    _sources | st.fixed_dictionaries({"a": _sources, "b": st.lists(_sources, max_size=2), "rare": _scalars}),
+    st.integers(0, len(_telling) // 3),
+)
+def test_facts_told_as_attributes(value: Any, first: int) -> None:
+    """The same attributes, and the same answer whether that is all, wherever the table begins."""
+    table = _telling[3 * first :]
+    told: list[dict[str, Any]] = [{"x": 0}, {"x": 0}]
+    found = outcome(NATIVE.make_teller(fields.fields_in_python, table), told[0], value)
+    wanted = outcome(fields.tell_in_python, told[1], fields.fields_in_python(value), table)
+    assert found == wanted
+    assert same(told[0], told[1])
+
+
+@pytest.mark.parametrize(
+    "table", [(), ("a",), ("a", "b", 99), ("a", "b", -1), ("a", "b", fields.INTO), ("a", "b", "c"), None, []]
+)
+def test_tables_that_are_none(table: Any) -> None:
+    """They are refused when the teller is made; an empty one tells nothing."""
+    made = outcome(NATIVE.make_teller, fields.fields_in_python, table)
+    assert table == () if callable(made) and not isinstance(made, type) else made in (TypeError, ValueError)
 
 
 @everything

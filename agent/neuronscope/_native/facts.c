@@ -114,9 +114,21 @@ is_model(PyTypeObject *type)
     return is;
 }
 
-/* fields(value) -> a mapping of a parsed object's fields; `self` is the twin, for objects of other kinds. */
+/* What a model of pydantic's keeps besides its fields; a slot, found without its own `__getattr__`. */
 static PyObject *
-fields(PyObject *twin, PyObject *value)
+extra_of(PyObject *value)
+{
+    PyObject *extra = PyObject_GenericGetAttr(value, extra_name);
+    if (extra == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        extra = PyObject_GetAttr(value, extra_name);
+    }
+    return extra;
+}
+
+/* fields(value) -> a mapping of a parsed object's fields; the twin is for objects of other kinds. */
+PyObject *
+ns_fields(PyObject *twin, PyObject *value)
 {
     if (PyDict_CheckExact(value))
         return Py_NewRef(value);
@@ -127,11 +139,11 @@ fields(PyObject *twin, PyObject *value)
         return NULL;
     if (!is)
         return PyObject_CallFunctionObjArgs(twin, value, NULL);
-    PyObject *extra = PyObject_GetAttr(value, extra_name);
+    PyObject *extra = extra_of(value);
     if (extra == NULL)
         return NULL;
     PyObject *own = PyObject_GenericGetDict(value, NULL);
-    int more = own == NULL ? -1 : PyObject_IsTrue(extra);
+    int more = own == NULL ? -1 : extra == Py_None ? 0 : PyObject_IsTrue(extra);
     if (more > 0) {
         PyObject *both = PyDict_Copy(own);
         if (both != NULL && PyDict_Update(both, extra) < 0)
@@ -145,104 +157,13 @@ fields(PyObject *twin, PyObject *value)
     return own;
 }
 
-static PyMethodDef fields_function = {"fields", fields, METH_O, NULL};
+static PyMethodDef fields_function = {"fields", ns_fields, METH_O, NULL};
 
 /* make_fields(twin) -> `fields` with this twin */
 PyObject *
 ns_make_fields(PyObject *Py_UNUSED(module), PyObject *twin)
 {
     return PyCFunction_New(&fields_function, twin);
-}
-
-/* --- many facts at once ------------------------------------------------------------------------------ */
-
-enum { ANY, TEXT, COUNT, NUMBER, SOME, TRUTH, INTO };
-
-/* Whether a value is of this kind; -1 with an exception. */
-static int
-passes(PyObject *value, long kind)
-{
-    switch (kind) {
-    case TEXT:
-        if (!PyUnicode_Check(value))
-            return 0;
-        return PyUnicode_CheckExact(value) ? PyUnicode_GetLength(value) > 0 : PyObject_IsTrue(value);
-    case COUNT:
-        return PyLong_Check(value) && value != Py_True && value != Py_False;
-    case NUMBER:
-        return (PyFloat_Check(value) || PyLong_Check(value)) && value != Py_True && value != Py_False;
-    case SOME:
-        return passes(value, COUNT) ? PyObject_IsTrue(value) : 0;
-    case TRUTH:
-        return PyObject_IsTrue(value);
-    default:
-        return value != Py_None;
-    }
-}
-
-static int pick_into(PyObject *twin, PyObject *found, PyObject *told, PyObject *table);
-
-/* Add one fact, if it is told; `called` is a table where its fields are wanted. */
-static int
-pick_one(PyObject *twin, PyObject *found, PyObject *value, PyObject *called, long kind)
-{
-    if (kind == INTO) {
-        PyObject *own = value == Py_None ? NULL : fields(twin, value);
-        int done = own == NULL ? (PyErr_Occurred() ? -1 : 0) : pick_into(twin, found, own, called);
-        Py_XDECREF(own);
-        return done;
-    }
-    int is = kind == -1 && PyErr_Occurred() ? -1 : passes(value, kind);
-    return is > 0 ? PyDict_SetItem(found, called, kind == TRUTH ? Py_True : value) : is;
-}
-
-static int
-pick_into(PyObject *twin, PyObject *found, PyObject *told, PyObject *table)
-{
-    if (!PyTuple_Check(table) || PyTuple_Size(table) % 3 != 0) {
-        PyErr_SetString(PyExc_TypeError, "pick takes a mapping and a table");
-        return -1;
-    }
-    int done = 0;
-    for (Py_ssize_t i = 0; done >= 0 && i < PyTuple_Size(table); i += 3) {
-        PyObject *value, *name = PyTuple_GetItem(table, i);
-        if (PyDict_CheckExact(told)) {
-            value = PyDict_GetItemWithError(told, name);
-            if (value == NULL && !PyErr_Occurred())
-                continue;
-            Py_XINCREF(value);
-        } else {
-            value = PyObject_CallMethod(told, "get", "O", name);
-        }
-        long kind = PyLong_AsLong(PyTuple_GetItem(table, i + 2));
-        done = value == NULL ? -1 : pick_one(twin, found, value, PyTuple_GetItem(table, i + 1), kind);
-        Py_XDECREF(value);
-    }
-    return done;
-}
-
-/* pick(told, table) -> those facts that are told, and of the kind they should be
- *
- * table: name, what it is called among the facts, kind, name, …; told: a mapping.  Of the kind INTO is what has
- * fields itself: a table of them is in the place of what it is called. */
-static PyObject *
-pick(PyObject *twin, Args args, Py_ssize_t n)
-{
-    if (!ns_takes("pick", n, 2))
-        return NULL;
-    PyObject *found = PyDict_New();
-    if (found != NULL && pick_into(twin, found, args[0], args[1]) < 0)
-        Py_CLEAR(found);
-    return found;
-}
-
-static PyMethodDef pick_function = {"pick", (PyCFunction)(void (*)(void))pick, METH_FASTCALL, NULL};
-
-/* make_pick(twin) -> `pick` with this twin of `fields` */
-PyObject *
-ns_make_pick(PyObject *Py_UNUSED(module), PyObject *twin)
-{
-    return PyCFunction_New(&pick_function, twin);
 }
 
 /* subset(told, names) -> a dictionary of those that are told; names: a frozenset */

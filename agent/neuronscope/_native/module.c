@@ -24,6 +24,7 @@ static PyMethodDef functions[] = {
     ONE("items", ns_items_of),
     ONE("make_fields", ns_make_fields),
     ONE("make_pick", ns_make_pick),
+    FAST("make_teller", ns_make_teller),
     FAST("subset", ns_subset),
     /* metrics */
     FAST("fill", ns_fill),

@@ -25,8 +25,9 @@ PyObject *ns_number_of(PyObject *module, PyObject *value);
 PyObject *ns_count_of(PyObject *module, PyObject *value);
 PyObject *ns_items_of(PyObject *module, PyObject *value);
 PyObject *ns_make_fields(PyObject *module, PyObject *twin);
-PyObject *ns_make_pick(PyObject *module, PyObject *twin);
 PyObject *ns_subset(PyObject *module, Args args, Py_ssize_t n);
+PyObject *ns_make_pick(PyObject *module, PyObject *twin);                   /* tables.c */
+PyObject *ns_make_teller(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_fill(PyObject *module, Args args, Py_ssize_t n);               /* series.c */
 PyObject *ns_fill_known(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_arguments(PyObject *module, Args args, Py_ssize_t n);          /* calls.c */
@@ -38,6 +39,9 @@ PyObject *ns_bind_tensors(PyObject *module, Args args, Py_ssize_t n);       /* t
 PyObject *ns_describe(PyObject *module, PyObject *tensor);
 PyObject *ns_summarize(PyObject *module, PyObject *tensor);
 PyObject *ns_tell(PyObject *module, Args args, Py_ssize_t n);
+
+/* A mapping of a parsed object's fields; `twin` is Python's way to it.  facts.c */
+PyObject *ns_fields(PyObject *twin, PyObject *value);
 
 /* Make what a file needs once; -1 with an exception. */
 int ns_spans_ready(void);

@@ -104,6 +104,25 @@ def add_request(attributes: Attributes, request: Request, limit: int) -> None:
         attributes.update(request.extra)
 
 
+def request_table(table: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A table of an adapter's whose facts are fields of `Request`: the same facts as attributes."""
+    return _as_attributes(table, dict(_REQUEST))
+
+
+def response_table(table: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same for fields of `Response`."""
+    return _as_attributes(table, dict(_RESPONSE))
+
+
+def _as_attributes(table: tuple[Any, ...], keys: Mapping[str, str]) -> tuple[Any, ...]:
+    return tuple(
+        (_as_attributes(cell, keys) if isinstance(cell, tuple) else keys.get(cell, cell))  # pyright: ignore[reportUnknownArgumentType]
+        if place % 3 == 1
+        else cell
+        for place, cell in enumerate(table)
+    )
+
+
 def add_response(attributes: Attributes, response: Response, limit: int) -> None:
     """Add the response's attributes, but for what a search found (`neuronscope.engine.searches`)."""
     _add_fields(attributes, response, _RESPONSE_FIELDS)

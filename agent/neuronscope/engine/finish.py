@@ -17,7 +17,7 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.span import NO_STATE, LightSpan
 from neuronscope.engine.structure import Structure
-from neuronscope.instrumentation import Operation, Request, Response
+from neuronscope.instrumentation import Endpoint, Operation, Request, Response
 from neuronscope.prices import PRICES
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanEvent, SpanLink, SpanRecord
@@ -25,6 +25,7 @@ from neuronscope.signals.records import SpanEvent, SpanLink, SpanRecord
 # `error.type` of a stream whose connection ended in order, before the provider had said that it was over.
 CUT_OFF: Final = "stream_cut_off"
 _NO_REQUEST: Final = Request()
+_NOTHING_TOLD: Final = False, False
 _STRUCTURED: Final = frozenset(
     {
         Operation.CHAT,
@@ -45,11 +46,12 @@ class _Sites(NamedTuple):
     searches: str
     whole: str
     headers: str
+    usual: str
 
 
 @lru_cache(maxsize=256)
 def _sites(library: str) -> _Sites:
-    readers = ("read_request", "read_response", "searches", "is_complete", "read_headers")
+    readers = ("read_request", "read_response", "searches", "is_complete", "read_headers", "tell")
     return _Sites(*(f"{library}.{reader}" for reader in readers))
 
 
@@ -73,17 +75,31 @@ def add_call(
     endpoint, sites = call.snapshot.endpoint, _sites(library)
     if structure is not None and not (endpoint.operation in _STRUCTURED and structure.admits(trace_id)):
         structure = None
-    request = GUARD.call(sites.request, _add_request, attributes, call, content, limit, default=_NO_REQUEST)
     found = structure is not None and endpoint.operation is Operation.RETRIEVAL
+    told = None if content or found else GUARD.begin(sites.usual, _tell, attributes, call, endpoint)
+    asked, answered = _NOTHING_TOLD if told is None else told
+    request, response = _NO_REQUEST, None
+    if not asked:
+        request = GUARD.call(
+            sites.request, _add_request, attributes, call, content, limit, default=_NO_REQUEST
+        )
     if structure is not None and not found:
         GUARD.call(sites.request, _add_structure, attributes, call, structure, trace_id)
-    response = GUARD.call(sites.response, _add_response, attributes, call, content or found, limit)
+    if not answered:
+        response = GUARD.call(sites.response, _add_response, attributes, call, content or found, limit)
     if structure is not None and response is not None and response.hits:
         GUARD.call(sites.response, structure.of_hits, trace_id, response.hits)
     if request.queries is not None or (response is not None and response.hits is not None):
         GUARD.call(sites.searches, _add_searches, attributes, call, request, response, content, limit)
     if endpoint.operation is Operation.STORE:
         attributes.pop(names.RETRIEVAL_TOP_K, None)  # the length of a listing
+    _add_outcome(attributes, call, endpoint, sites, response)
+
+
+def _add_outcome(
+    attributes: Attributes, call: Invocation, endpoint: Endpoint, sites: _Sites, response: Response | None
+) -> None:
+    """Add how the call went: as a stream, over HTTP, and how it failed."""
     if call.stream is not None:
         attributes.update(facts.stream_facts(endpoint.operation, call.stream, call.start_perf_ns))
         whole = endpoint.is_complete
@@ -97,13 +113,25 @@ def add_call(
     if call.resends:
         attributes[names.HTTP_RESEND_COUNT] = call.resends
     if call.headers is not None and endpoint.read_headers is not None:
-        told = GUARD.call(sites.headers, endpoint.read_headers, call.headers)
-        if told is not None:
-            attributes.update(told)
+        headers = GUARD.call(sites.headers, endpoint.read_headers, call.headers)
+        if headers is not None:
+            attributes.update(headers)
     if call.error is not None:
         attributes[names.ERROR_TYPE] = call.error.type
         if call.error.status_code is not None:
             attributes[names.HTTP_RESPONSE_STATUS_CODE] = call.error.status_code
+
+
+def _tell(attributes: Attributes, call: Invocation, endpoint: Endpoint) -> tuple[bool, bool]:
+    """Add what a usual request and its answer tell; says of which of the two that was done."""
+    tell_request, tell_response = endpoint.tell_request, endpoint.tell_response
+    asked = tell_request is not None and tell_request(attributes, call.snapshot.arguments)
+    result = call.result
+    if tell_response is None or result is None or result.__class__ is bytes:
+        return asked, False
+    if call.error is not None or call.stream is not None:
+        return asked, False
+    return asked, tell_response(attributes, result)
 
 
 def _add_request(attributes: Attributes, call: Invocation, content: bool, limit: int) -> Request:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from neuronscope import compiled
+from neuronscope.instrumentation import Tell
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 _NUMBERS: Final = (int, float)
@@ -121,6 +122,10 @@ def items_in_python(value: Any) -> Sequence[Any]:
 
 # What a fact may be: of any kind; a count that is not zero; true; an object, of which some fields are facts.
 ANY, TEXT, COUNT, NUMBER, SOME, TRUTH, INTO = range(7)
+# For `teller` alone.  `ONE`: a list of one such object, or none; `TEXTS`: a text, told as a list of it;
+# `FLAG`: the value True; `CONSTANT`: told in any case; `ODD`: if true, nothing that a table has a place for;
+# `RARE`: the same unless it is None.
+ONE, TEXTS, FLAG, CONSTANT, ODD, RARE = range(7, 13)
 _KINDS: Final[tuple[Callable[[Any], Any], ...]] = (
     lambda value: value,
     text_in_python,
@@ -153,6 +158,34 @@ def pick_in_python(told: Mapping[str, Any], table: Sequence[Any]) -> dict[str, A
     return found
 
 
+def tell_in_python(attributes: dict[str, Any], told: Mapping[str, Any], table: Sequence[Any]) -> bool:
+    """`pick` into attributes; False as soon as something odd is met."""
+    cells = iter(table)
+    kind: int
+    for name, called, kind in zip(cells, cells, cells):  # noqa: B905 - triples of the same iterator
+        if kind == CONSTANT:
+            attributes[called] = name
+            continue
+        value = told.get(name)
+        if kind in (ODD, RARE):
+            if value is not None and (value or kind == RARE):
+                return False
+        elif kind in (INTO, ONE):
+            inner = items_in_python(value) if kind == ONE else () if value is None else (value,)
+            if len(inner) > 1:
+                return False
+            if inner and not tell_in_python(attributes, fields_in_python(inner[0]), called):
+                return False
+        elif kind == FLAG:
+            if value is True:
+                attributes[called] = value
+        else:
+            value = _KINDS[TEXT if kind == TEXTS else kind](value)
+            if value is not None:
+                attributes[called] = [value] if kind == TEXTS else value
+    return True
+
+
 def subset_in_python(told: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
     """Those of these names that are told."""
     return {name: value for name, value in told.items() if name in names}
@@ -163,11 +196,25 @@ _make_fields: Final = compiled.find("make_fields")
 _make_pick: Final = compiled.find("make_pick")
 fields: Final = fields_in_python if _make_fields is None else _make_fields(fields_in_python)
 pick: Final = pick_in_python if _make_pick is None else _make_pick(fields_in_python)
+_make_teller: Final = compiled.find("make_teller")
 subset: Final = compiled.choose("subset", subset_in_python)
 text: Final = compiled.choose("text", text_in_python)
 number: Final = compiled.choose("number", number_in_python)
 count: Final = compiled.choose("count", count_in_python)
 items: Final = compiled.choose("items", items_in_python)
+
+
+def teller(table: tuple[Any, ...]) -> Tell:
+    """What tells the facts of a value as attributes, in one go, unless something odd is among them.
+
+    Args:
+        table: as `pick` takes it; facts are called as attributes are.  The odd ones stand first, so that
+            nothing has been told when one is met.
+    """
+    if _make_teller is not None:
+        compiled_one: Tell = _make_teller(fields_in_python, table)
+        return compiled_one
+    return lambda attributes, value: tell_in_python(attributes, fields_in_python(value), table)
 
 
 def document(value: Any) -> Any:

@@ -7,13 +7,17 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from neuronscope.engine.facts import response_table
 from neuronscope.engine.invocation import type_name
 from neuronscope.instrumentation import ErrorFacts, Message, Response
 from neuronscope.signals import names
 from neuronscope_instrumentation.common.fields import (
     COUNT,
     INTO,
+    ODD,
+    ONE,
     TEXT,
+    TEXTS,
     TRUTH,
     count,
     document,
@@ -22,6 +26,7 @@ from neuronscope_instrumentation.common.fields import (
     items,
     mapping,
     pick,
+    teller,
     text,
 )
 from neuronscope_instrumentation.openai.facts import RECEIVED, SENT
@@ -54,6 +59,11 @@ _CHOICE: Final = (
         "function_call", "calls", TRUTH,
     ), INTO,
 )  # fmt: skip
+_USUAL_CHOICE: Final = (
+    "logprobs", "", ODD,
+    "message", ("refusal", "", ODD, "tool_calls", "", ODD, "function_call", "", ODD), INTO,
+    "finish_reason", "finish_reasons", TEXTS,
+)  # fmt: skip
 
 
 def read_chat(result: Any, content: bool) -> Response:
@@ -80,6 +90,12 @@ def read_chat(result: Any, content: bool) -> Response:
         extra.update(usage_by_modality(reported))
     facts = pick(completion, _COMPLETION)
     return Response(**facts, finish_reasons=reasons or None, messages=messages or None, extra=extra)
+
+
+# `read_chat` of one choice without content that tells nothing beside its message.
+tell_chat: Final = teller(
+    response_table(("choices", _USUAL_CHOICE, ONE, *_COMPLETION, "usage", _BY_MODALITY, INTO))
+)
 
 
 def _add_answer(extra: dict[str, Any], told: Mapping[str, Any], choice: Mapping[str, Any]) -> None:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
+from neuronscope.engine.facts import request_table
 from neuronscope.instrumentation import Endpoint, Operation, Request
 from neuronscope.signals import names
-from neuronscope_instrumentation.common.fields import count, items, number, text
-from neuronscope_instrumentation.openai.answers import read_chat, read_error
+from neuronscope_instrumentation.common.fields import (
+    CONSTANT,
+    COUNT,
+    FLAG,
+    NUMBER,
+    ODD,
+    RARE,
+    TEXT,
+    items,
+    pick,
+    teller,
+    text,
+)
+from neuronscope_instrumentation.openai.answers import read_chat, read_error, tell_chat
 from neuronscope_instrumentation.openai.chunks import fold_chat_chunk, has_content
 from neuronscope_instrumentation.openai.facts import (
     known,
@@ -51,34 +64,30 @@ def _output_type(body: Mapping[str, Any]) -> str | None:
     )
 
 
-# Parameters by their names, the fields they become, and how they are read; most requests have a few of them.
-_PARAMETERS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "model": ("model", text),
-    "temperature": ("temperature", number),
-    "top_p": ("top_p", number),
-    "top_k": ("top_k", count),
-    "max_tokens": ("max_tokens", count),
-    "seed": ("seed", count),
-    "frequency_penalty": ("frequency_penalty", number),
-    "presence_penalty": ("presence_penalty", number),
-    "n": ("choice_count", count),
-    "service_tier": ("service_tier", text),
-    _OUTPUT_TYPE: ("output_type", text),
-    _MESSAGE_COUNT: ("message_count", count),
-}
+_API: Final = "chat_completions"
+_PARAMETERS: Final = (
+    "temperature", "temperature", NUMBER,
+    "top_p", "top_p", NUMBER,
+    "top_k", "top_k", COUNT,
+    "max_tokens", "max_tokens", COUNT,
+    "max_completion_tokens", "max_tokens", COUNT,  # the newer one wins
+    "seed", "seed", COUNT,
+    "frequency_penalty", "frequency_penalty", NUMBER,
+    "presence_penalty", "presence_penalty", NUMBER,
+    _OUTPUT_TYPE, "output_type", TEXT,
+    _MESSAGE_COUNT, "message_count", COUNT,
+)  # fmt: skip
+_MORE_PARAMETERS: Final = (
+    "model", "model", TEXT,
+    "n", "choice_count", COUNT,
+    "service_tier", "service_tier", TEXT,
+)  # fmt: skip
 
 
 def read_chat_request(arguments: Mapping[str, Any], content: bool) -> Request:
     """A chat request in our words."""
-    facts: dict[str, Any] = {"api_type": "chat_completions"}
-    for name, value in arguments.items():
-        known_as = _PARAMETERS.get(name)
-        if known_as is not None:
-            field, read = known_as
-            facts[field] = read(value)
-    limit = count(arguments.get("max_completion_tokens"))
-    if limit is not None:
-        facts["max_tokens"] = limit
+    facts = pick(arguments, _ALL_PARAMETERS)
+    facts["api_type"] = _API
     if arguments.get("stream") is True:
         facts["stream"] = True
     effort, tools = text(arguments.get("reasoning_effort")), arguments.get(_TOOLS)
@@ -87,6 +96,21 @@ def read_chat_request(arguments: Mapping[str, Any], content: bool) -> Request:
     if content:
         facts.update(_content_of(arguments))
     return Request(**facts)
+
+
+_ALL_PARAMETERS: Final = _PARAMETERS + _MORE_PARAMETERS
+# `read_chat_request` of a request without tools, tiers and several choices.
+_tell_request: Final = teller(
+    request_table((
+        "n", "", RARE,
+        "service_tier", "", ODD,
+        _TOOLS, "", ODD,
+        _API, "api_type", CONSTANT,
+        *_PARAMETERS,
+        "stream", names.REQUEST_STREAM, FLAG,
+        "reasoning_effort", names.REASONING_LEVEL, TEXT,
+    ))
+)  # fmt: skip
 
 
 def _content_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,4 +133,6 @@ CHAT: Final = Endpoint(
     is_content=has_content,
     read_error=read_error,
     read_headers=read_headers,
+    tell_request=_tell_request,
+    tell_response=tell_chat,
 )

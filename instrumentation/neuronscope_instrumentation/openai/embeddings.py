@@ -6,8 +6,20 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from neuronscope.engine.facts import request_table
 from neuronscope.instrumentation import Endpoint, Operation, Request, Response
-from neuronscope_instrumentation.common.fields import count, document, field, fields, items, mapping, text
+from neuronscope_instrumentation.common.fields import (
+    COUNT,
+    TEXTS,
+    count,
+    document,
+    field,
+    fields,
+    items,
+    mapping,
+    teller,
+    text,
+)
 from neuronscope_instrumentation.openai.answers import read_error
 from neuronscope_instrumentation.openai.facts import read_headers
 
@@ -45,6 +57,15 @@ def read_embeddings_request(arguments: Mapping[str, Any], content: bool) -> Requ
         input_count=count(arguments.get(_INPUT_COUNT)),
         inputs=arguments.get(_INPUTS) if content else None,
     )
+
+
+_tell_request: Final = teller(
+    request_table((
+        "dimensions", "dimensions", COUNT,
+        "encoding_format", "encoding_formats", TEXTS,
+        _INPUT_COUNT, "input_count", COUNT,
+    ))
+)  # fmt: skip
 
 
 def read_embeddings(result: Any, content: bool) -> Response:
@@ -93,4 +114,5 @@ EMBEDDINGS: Final = Endpoint(
     read_headers=read_headers,
     size=embeddings_size,
     embedder=embeds_alike,
+    tell_request=_tell_request,
 )
