@@ -78,6 +78,7 @@ def test_every_span_is_accounted_for(tmp_path: Path, how: str, calls: int, rate:
     """Made = exported + lost; the recording has all of them, and can be sent later; memory is flat."""
     nsz = tmp_path / "nsz"
     report, received = run_load(how, calls, rate, nsz)
+    print(json.dumps({**report, "received": received}))
     assert report["made"] == calls
     exported, lost = report["exported"], report["lost"]
     assert exported["nsz"] == calls, report
