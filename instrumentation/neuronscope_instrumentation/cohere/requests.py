@@ -93,7 +93,9 @@ def inject_headers(client: Any, arguments: dict[str, Any], headers: Mapping[str,
     """Add trace headers to the HTTP request, unless the service has set its own."""
     options = mapping(arguments.get("request_options")) or {}
     given = mapping(arguments.get("headers")) or {}
-    theirs = (given, mapping(options.get("additional_headers")) or {}, client.base_headers())
+    base = client.base_headers  # a function, but in the oldest releases
+    defaults = base() if callable(base) else base
+    theirs = (given, mapping(options.get("additional_headers")) or {}, defaults)
     if any(name.lower() in headers for source in theirs for name in source):
         return
     arguments["headers"] = {**given, **headers}
