@@ -12,7 +12,8 @@ import pytest
 
 import fakelib
 import neuronscope as ns
-from neuronscope.engine import ENGINE, opening
+from neuronscope.engine import ENGINE
+from neuronscope.engine.ending import Endings
 from neuronscope.engine.span import LightSpan
 from neuronscope.signals import names
 from neuronscope.testing import InMemoryExporter
@@ -50,15 +51,16 @@ CALLS = (succeed, fail, read_a_stream, leave_a_stream, drop_a_stream, await_one)
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[LightSpan]]]:
-    """Every span made from here on."""
+    """Every span that ends from here on."""
     made: list[weakref.ref[LightSpan]] = []
 
-    def remember(*arguments: Any) -> LightSpan:
-        span = LightSpan(*arguments)
-        made.append(weakref.ref(span))
-        return span
+    hand_over = Endings.hand_over
 
-    monkeypatch.setattr(opening, "LightSpan", remember)
+    def remember(engine: Endings, span: LightSpan) -> None:
+        made.append(weakref.ref(span))
+        hand_over(engine, span)
+
+    monkeypatch.setattr(Endings, "hand_over", remember)
     ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
     gc.collect()
     gc.disable()

@@ -59,7 +59,7 @@ PyInit__native(void)
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&
         (PyModule_AddStringConstant(module, "DIGEST", NS_DIGEST) < 0 || ns_add_series(module) < 0 || ns_add_chunks(module) < 0 ||
-         ns_add_turns(module) < 0))
+         ns_add_turns(module) < 0 || ns_add_entry(module) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -53,6 +53,7 @@ int ns_tensors_ready(void);
 int ns_add_series(PyObject *module); /* series.c */
 int ns_add_chunks(PyObject *module); /* chunks.c */
 int ns_add_turns(PyObject *module);  /* torch_turns.c */
+int ns_add_entry(PyObject *module);  /* entry.c */
 
 /* Whether a call got as many arguments as it needs; 0 with an exception. */
 static inline int

@@ -80,6 +80,7 @@ class Engine(Calls, Endings):
         self._redactor: Redactor | None = None
         self._pipeline = Pipeline(self.settings, self._take_user_span)
         self._opener = Opener(self._pipeline)
+        self._shorten(self._pipeline)
         self._worker: Worker | None = None
         self._paused: Worker | None = None
         self._inherited: Sequence[Exporter] = ()
@@ -142,6 +143,7 @@ class Engine(Calls, Endings):
         )
         self.events = Events(settings, self._policy, worker.add_log)
         self._worker = worker
+        self._shorten(self._pipeline)
 
     def stop(self, timeout_s: float) -> None:
         """Stop observing, flush within `timeout_s` seconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -25,14 +25,21 @@ from neuronscope.instrumentation import Snapshot
 if TYPE_CHECKING:
     from neuronscope.engine import Engine
     from neuronscope.engine.content import ContentPolicy
+    from neuronscope.engine.provider import Pipeline
     from neuronscope.governor import Budget
     from neuronscope.settings import Settings
 
+MAX_RECEIVERS: Final = 1024
 ModelWatcher = Callable[[Any, LightSpan], Callable[[], None] | None]
 
 
 class Calls:
-    """The part of the engine that opens spans; its attributes are the engine's."""
+    """The part of the engine that opens spans; its attributes are the engine's.
+
+    Attributes:
+        quick: what `engine.entry` needs of it; None: nothing is opened in the short way.
+        _receivers: hosts, and whether they receive our trace context.
+    """
 
     active: bool
     settings: Settings
@@ -42,19 +49,38 @@ class Calls:
     _engine: Engine  # itself
     _policy: ContentPolicy
     _opener: Opener
+    _receivers: dict[str, bool]
+    quick: tuple[object, ...] | None
 
     def begin(self, seam: Seam, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Invocation | None:
-        """Open a call; None when it is not to be observed."""
+        """Open a call; None when it is not to be observed.  `engine.entry` takes a shorter way if it can."""
         started = time.perf_counter_ns()
         if not seam.covers(args):
             return None
-        method = seam.method
         instance = args[0] if seam.bound else None
         arguments = seam.arguments(args, kwargs) if len(args) > seam.bound else kwargs
-        snapshot = method.snapshot(instance, arguments, self._policy.keeps_texts)
+        snapshot = seam.method.snapshot(instance, arguments, self._policy.keeps_texts)
         if snapshot is None:
             return None
-        current = otel_context.get_current()
+        return self.open_kept(seam, args, kwargs, arguments, snapshot, otel_context.get_current(), started)
+
+    def open_kept(
+        self,
+        seam: Seam,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        arguments: dict[str, Any],
+        snapshot: Snapshot,
+        current: otel_context.Context,
+        started: int,
+    ) -> Invocation | None:
+        """Open a call of which the adapter has kept what it needs.
+
+        Args:
+            arguments: by name.
+            started: when we began to, by the real clock.
+        """
+        method, instance = seam.method, args[0] if seam.bound else None
         parent = trace.get_current_span(current) if current else trace.INVALID_SPAN
         if current and covered(current, parent, seam.library):
             return None
@@ -69,9 +95,7 @@ class Calls:
         call.context = context = (
             waiting(span, call, current, layer) if method.layer else current_with(span, current)
         )
-        if method.inject_headers is not None and receives_context(
-            snapshot.peer.address, self.settings.propagate_to
-        ):
+        if method.inject_headers is not None and self._receives(snapshot.peer.address):
             arguments = dict(arguments)
             if GUARD.call(seam.site, self._inject, method.inject_headers, instance, arguments, span, context):
                 call.arguments = seam.changed(args, kwargs, arguments)
@@ -89,6 +113,25 @@ class Calls:
             call.watch = watch
         call.token = attach(context)  # last: what fails before leaves nothing current behind
         return call
+
+    def _shorten(self, pipeline: Pipeline) -> None:
+        """Have what a short way needs in one place; a new one whenever the engine has started again."""
+        self._receivers = {}
+        usual = not self.settings.tenant_baggage
+        self.quick = (
+            (pipeline, self._policy, self.budget.began, self.budget.ended, self._receivers) if usual else None
+        )
+
+    def _receives(self, host: str | None) -> bool:
+        """May calls to that host carry trace headers?"""
+        if host is None:
+            return False
+        known = self._receivers.get(host)
+        if known is None:
+            if len(self._receivers) >= MAX_RECEIVERS:
+                self._receivers.clear()
+            known = self._receivers[host] = receives_context(host, self.settings.propagate_to)
+        return known
 
     def _watch(
         self,

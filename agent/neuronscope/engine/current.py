@@ -6,6 +6,7 @@ somewhere else, its own functions are used.
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any, Final, cast
@@ -22,9 +23,15 @@ def _variable() -> ContextVar[Context] | None:
     context = Context({"neuronscope-trial": True})
     token = otel_context.attach(context)
     try:
-        return variable if variable.get() is context else None
+        if variable.get() is not context:
+            return None
     finally:
         otel_context.detach(token)
+    try:
+        contextvars.Context().run(variable.get)
+    except LookupError:
+        return None  # where none was ever set, its own functions know what to do
+    return variable
 
 
 def _detach(token: Token[Context]) -> None:
@@ -35,11 +42,7 @@ def _detach(token: Token[Context]) -> None:
         attach(before if isinstance(before, Context) else Context())
 
 
-_VARIABLE: Final = _variable()
-attach: Final[Callable[[Context], Token[Context]]] = (
-    otel_context.attach if _VARIABLE is None else _VARIABLE.set
-)
-_reset: Final[Callable[[Token[Context]], None]] = (
-    otel_context.detach if _VARIABLE is None else _VARIABLE.reset
-)
+VARIABLE: Final = _variable()
+attach: Final[Callable[[Context], Token[Context]]] = otel_context.attach if VARIABLE is None else VARIABLE.set
+_reset: Final[Callable[[Token[Context]], None]] = otel_context.detach if VARIABLE is None else VARIABLE.reset
 detach: Final = _detach

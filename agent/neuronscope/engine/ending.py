@@ -81,6 +81,10 @@ class Endings:
         span.hot_ns += time.perf_counter_ns() - started + UNTIMED_NS
         if span.shared and takes_in(span.foreign):
             return  # it comes to us when they end it
+        self.hand_over(span)
+
+    def hand_over(self, span: LightSpan) -> None:
+        """Queue a span that has ended for the worker, with about what it holds."""
         worker = self._worker
         if worker is None:
             self.count_lost("span", "stopped", 1)

@@ -49,6 +49,7 @@ class Invocation(Struct, eq=False):
         searches: what a search found, query by query, once it has been read.
         http: the HTTP response, until the call returns.
         resends: how often the request was sent again.
+        quick: what of the engine the short way of `engine.entry` took, if it was taken.
     """
 
     engine: Engine
@@ -71,6 +72,7 @@ class Invocation(Struct, eq=False):
     http: Any = None
     headers: Mapping[str, str] | None = None
     resends: int | None = None
+    quick: tuple[object, ...] | None = None
 
     def let_go_of_response(self) -> None:
         """Keep the response's headers; its body is the result's, or the service's."""

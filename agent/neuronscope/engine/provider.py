@@ -129,6 +129,8 @@ class Pipeline:
         samples_all: our sampler is OpenTelemetry's default: as the parent was, else sampled.  It is then
             not asked for every span.
         ids: makes the identities of our spans.
+        ours: our provider, its processors, and `ids`; None before it is made, or if its sampler has to be
+            asked.
         left_out: spans of other instrumentors that stand for a call of ours.
     """
 
@@ -139,6 +141,7 @@ class Pipeline:
         self._own_processors: Any = None
         self.ids = PrivateIdGenerator()
         self.samples_all = False
+        self.ours: tuple[object, ...] | None = None
         self._tracers: dict[tuple[int, str], trace.Tracer] = {}
         self.left_out = LeftOut()
         self._seen: object = None  # the processors that were looked at last, and are they the service's?
@@ -165,6 +168,8 @@ class Pipeline:
             self._own = provider
             self._own_processors = vars(provider)["_active_span_processor"]
             self.samples_all = _describe(provider.sampler) == _describe(DEFAULT_ON)
+            if self.samples_all:
+                self.ours = provider, self._own_processors, self.ids
         return self._own
 
     def foreign(self) -> trace.TracerProvider | None:

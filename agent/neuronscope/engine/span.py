@@ -35,6 +35,8 @@ class LightSpan(trace.Span):
     """A span in the making.  Not thread-safe beyond what the GIL gives, like the SDK's."""
 
     # Defaults on the class: a span sets only what it has, and most have little.
+    _name: str | None = None
+    parent: SpanContext | None = None
     end_time: int | None = None
     own: dict[str, Any] | None = None  # attributes of ours; a call's come from the call when it is finished
     user_attributes: dict[str, Any] | None = None

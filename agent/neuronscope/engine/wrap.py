@@ -1,9 +1,4 @@
-"""Puts the engine around methods that an integration's table names, and takes it away again.
-
-The wrapper is an ordinary function on the same class: same name, signature and kind (plain or
-coroutine function).  Whatever our side does, the original is called exactly once with the caller's
-arguments and its result or exception goes back unchanged.
-"""
+"""Puts the engine around methods that an integration's table names, and takes it away again."""
 
 from __future__ import annotations
 
@@ -16,16 +11,12 @@ from types import ModuleType
 from typing import Any, cast
 
 from neuronscope.engine import ENGINE
-from neuronscope.engine.context import propagate
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.imports import after_import
-from neuronscope.engine.managers import observe_manager
-from neuronscope.engine.seam import Seam
+from neuronscope.engine.wrappers import carrier, follower, noticing, wrapper_for
 from neuronscope.instrumentation import ClientIntegration, HandOff, ResponseSeam, WrappedMethod
 
 Undo = Callable[[], None]
-# How many of the arguments that ``*args`` takes have a name.
-MAX_VARIADIC = 64
 # What a wrapper of ours is for; one method may have one of each.
 CALLS, COPIES = "calls", "copies"
 
@@ -155,17 +146,17 @@ class Installation:
     def _carry(self, handoff: HandOff, module: ModuleType) -> None:
         original = self._find(handoff.target, module, optional=True)
         if original is not None:
-            self._replace(handoff.target, module, original, _carrier(self, handoff, original))
+            self._replace(handoff.target, module, original, carrier(self, handoff, original))
 
     def _notice(self, seam: ResponseSeam, module: ModuleType) -> None:
         original = self._find(seam.target, module, optional=True)
         if original is not None:
-            self._replace(seam.target, module, original, _noticing(self, seam, original))
+            self._replace(seam.target, module, original, noticing(self, seam, original))
 
     def _follow(self, target: str, module: ModuleType) -> None:
         original = self._find(target, module, optional=True, role=COPIES)
         if original is not None:
-            self._replace(target, module, original, _follower(self, original), role=COPIES)
+            self._replace(target, module, original, follower(self, original), role=COPIES)
 
     def _find(
         self,
@@ -211,194 +202,8 @@ class Installation:
         self._undo.append(undo)
 
 
-def wrapper_for(
-    installation: Installation, method: WrappedMethod, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    """The wrapper of one method."""
-    bound = "." in method.target.partition(":")[2]
-    seam = Seam(
-        method,
-        installation.covers if bound else installation.covers_function,
-        installation.library,
-        _called(method.target),
-        f"{installation.library}.{original.__qualname__}",
-        bound=bound,
-        parameters=_positional_names(original)[1 if bound else 0 :],
-    )
-    engine, site, begin = ENGINE, seam.site, ENGINE.begin
-    guarded_begin, end, always = GUARD.begin, GUARD.end, GUARD.always
-
-    if method.awaitable:
-        return _promise_wrapper(seam, original)
-    if inspect.iscoroutinefunction(original):
-
-        @functools.wraps(original)
-        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not engine.active:
-                return await original(*args, **kwargs)
-            invocation = guarded_begin(site, begin, seam, args, kwargs)
-            if invocation is None:
-                return await original(*args, **kwargs)
-            if invocation.arguments is not None:
-                args, kwargs = invocation.arguments
-            try:
-                result = await original(*args, **kwargs)
-            except BaseException as error:
-                if not end(site, invocation.fail, error):
-                    always(site, invocation.leave)
-                raise
-            if not end(site, invocation.succeed, result):
-                always(site, invocation.leave)
-            return result if invocation.replacement is None else invocation.hand_out()
-
-        return async_wrapper
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not engine.active:
-            return original(*args, **kwargs)
-        invocation = guarded_begin(site, begin, seam, args, kwargs)
-        if invocation is None:
-            return original(*args, **kwargs)
-        if invocation.arguments is not None:
-            args, kwargs = invocation.arguments
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            if not end(site, invocation.fail, error):
-                always(site, invocation.leave)
-            raise
-        if method.manager:
-            if not always(site, observe_manager, result, invocation):
-                always(site, invocation.give_up)
-            return result
-        if not end(site, invocation.succeed, result):
-            always(site, invocation.leave)
-        return result if invocation.replacement is None else invocation.hand_out()
-
-    return wrapper
-
-
-def _promise_wrapper(seam: Seam, original: Callable[..., Any]) -> Callable[..., Any]:
-    """The wrapper of a plain function that returns a coroutine: the call is made when that is awaited."""
-    site = seam.site
-
-    async def answer(promise: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        invocation = GUARD.begin(site, ENGINE.begin, seam, args, kwargs)
-        if invocation is None:
-            return await promise
-        try:
-            result = await promise
-        except BaseException as error:
-            if not GUARD.end(site, invocation.fail, error):
-                GUARD.always(site, invocation.leave)
-            raise
-        if not GUARD.end(site, invocation.succeed, result):
-            GUARD.always(site, invocation.leave)
-        return result if invocation.replacement is None else invocation.hand_out()
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return answer(original(*args, **kwargs), args, kwargs)
-
-    return wrapper
-
-
-def _positional_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of positional arguments, in order; what ``*args`` takes is called ``*0``, ``*1`` and so on."""
-    names: list[str] = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            return (*names, *(f"*{position}" for position in range(MAX_VARIADIC)))
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            names.append(parameter.name)
-    return tuple(names)
-
-
-def _carrier(
-    installation: Installation, handoff: HandOff, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    """A wrapper that runs the handed-over callable in the caller's context."""
-    parameters = tuple(inspect.signature(original).parameters)
-    index = parameters.index(handoff.parameter)
-
-    def with_context(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not (ENGINE.active and installation.active):
-            return None
-        if handoff.package:
-            function = args[index] if len(args) > index else kwargs.get(handoff.parameter)
-            if str(getattr(function, "__module__", "")).partition(".")[0] != handoff.package:
-                return None
-        if len(args) > index:  # first: a keyword of the same name may be meant for the callable
-            return (*args[:index], propagate(args[index]), *args[index + 1 :]), kwargs
-        if handoff.parameter in kwargs:
-            return args, {**kwargs, handoff.parameter: propagate(kwargs[handoff.parameter])}
-        return None  # the original will complain
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        changed = GUARD.call(f"handoff.{handoff.target}", with_context, args, kwargs)
-        if changed is None:
-            return original(*args, **kwargs)
-        return original(*changed[0], **changed[1])
-
-    return wrapper
-
-
-def _noticing(
-    installation: Installation, seam: ResponseSeam, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    """A wrapper that shows the HTTP response to the call it belongs to."""
-    library, site, end = installation.library, f"response.{seam.target}", GUARD.end
-    response, resends = seam.response, seam.resends
-
-    def note(kwargs: dict[str, Any]) -> None:
-        call = ENGINE.open_call(library)
-        if call is not None:
-            call.http = kwargs.get(response)
-            call.resends = kwargs.get(resends)
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:  # of a coroutine function: hands its coroutine on
-        end(site, note, kwargs)
-        return original(*args, **kwargs)
-
-    return wrapper
-
-
-def _follower(installation: Installation, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A wrapper that includes the result of `original` when its instance is included."""
-
-    def follow(args: tuple[Any, ...], result: Any) -> None:
-        if result is not None and installation.covers(args):
-            installation.include(result)
-
-    if inspect.iscoroutinefunction(original):
-
-        @functools.wraps(original)
-        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
-            result = await original(*args, **kwargs)
-            GUARD.call("wrap.copies", follow, args, result)
-            return result
-
-        return async_wrapper
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        GUARD.call("wrap.copies", follow, args, result)
-        return result
-
-    return wrapper
-
-
 def _module(target: str) -> str:
     return target.partition(":")[0]
-
-
-def _called(target: str) -> str:
-    """The name by which the service calls a method, whatever its function is called."""
-    return target.partition(":")[2].rpartition(".")[2]
 
 
 def _overrides(target: str, module: ModuleType) -> list[str]:

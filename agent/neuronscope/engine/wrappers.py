@@ -1,0 +1,222 @@
+"""What stands in the place of a library's methods.
+
+A wrapper is an ordinary function on the same class: same name, signature and kind (plain or
+coroutine function).  Whatever our side does, the original is called exactly once with the caller's
+arguments and its result or exception goes back unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from neuronscope.engine import ENGINE
+from neuronscope.engine.context import propagate
+from neuronscope.engine.entry import Entry, entry
+from neuronscope.engine.guard import GUARD
+from neuronscope.engine.managers import observe_manager
+from neuronscope.engine.seam import Seam
+from neuronscope.instrumentation import HandOff, ResponseSeam, WrappedMethod
+
+if TYPE_CHECKING:
+    from neuronscope.engine.wrap import Installation
+
+# How many of the arguments that ``*args`` takes have a name.
+MAX_VARIADIC = 64
+
+
+def wrapper_for(
+    installation: Installation, method: WrappedMethod, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The wrapper of one method."""
+    bound = "." in method.target.partition(":")[2]
+    seam = Seam(
+        method,
+        installation.covers if bound else installation.covers_function,
+        installation.library,
+        _called(method.target),
+        f"{installation.library}.{original.__qualname__}",
+        bound=bound,
+        parameters=_positional_names(original)[1 if bound else 0 :],
+    )
+    site, door = seam.site, entry(ENGINE, seam, installation)
+    begin, succeed, end, always = door.begin, door.succeed, GUARD.end, GUARD.always
+
+    if method.awaitable:
+        return _promise_wrapper(door, site, original)
+    if inspect.iscoroutinefunction(original):
+
+        @functools.wraps(original)
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            invocation = begin(args, kwargs)
+            if invocation is None:
+                return await original(*args, **kwargs)
+            if invocation.arguments is not None:
+                args, kwargs = invocation.arguments
+            try:
+                result = await original(*args, **kwargs)
+            except BaseException as error:
+                if not end(site, invocation.fail, error):
+                    always(site, invocation.leave)
+                raise
+            return result if succeed(invocation, result) else invocation.hand_out()
+
+        return async_wrapper
+
+    if method.manager:
+        return _manager_wrapper(door, site, original)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        invocation = begin(args, kwargs)
+        if invocation is None:
+            return original(*args, **kwargs)
+        if invocation.arguments is not None:
+            args, kwargs = invocation.arguments
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            if not end(site, invocation.fail, error):
+                always(site, invocation.leave)
+            raise
+        return result if succeed(invocation, result) else invocation.hand_out()
+
+    return wrapper
+
+
+def _manager_wrapper(door: Entry, site: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The wrapper of a method that returns a context manager: the call is made when its block is entered."""
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        invocation = door.begin(args, kwargs)
+        if invocation is None:
+            return original(*args, **kwargs)
+        if invocation.arguments is not None:
+            args, kwargs = invocation.arguments
+        try:
+            manager = original(*args, **kwargs)
+        except BaseException as error:
+            if not GUARD.end(site, invocation.fail, error):
+                GUARD.always(site, invocation.leave)
+            raise
+        if not GUARD.always(site, observe_manager, manager, invocation):
+            GUARD.always(site, invocation.give_up)
+        return manager
+
+    return wrapper
+
+
+def _promise_wrapper(door: Entry, site: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The wrapper of a plain function that returns a coroutine: the call is made when that is awaited."""
+
+    async def answer(promise: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        invocation = door.begin(args, kwargs)
+        if invocation is None:
+            return await promise
+        try:
+            result = await promise
+        except BaseException as error:
+            if not GUARD.end(site, invocation.fail, error):
+                GUARD.always(site, invocation.leave)
+            raise
+        return result if door.succeed(invocation, result) else invocation.hand_out()
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return answer(original(*args, **kwargs), args, kwargs)
+
+    return wrapper
+
+
+def _positional_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of positional arguments, in order; what ``*args`` takes is called ``*0``, ``*1`` and so on."""
+    names: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return (*names, *(f"*{position}" for position in range(MAX_VARIADIC)))
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    return tuple(names)
+
+
+def carrier(installation: Installation, handoff: HandOff, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A wrapper that runs the handed-over callable in the caller's context."""
+    parameters = tuple(inspect.signature(original).parameters)
+    index = parameters.index(handoff.parameter)
+
+    def with_context(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not (ENGINE.active and installation.active):
+            return None
+        if handoff.package:
+            function = args[index] if len(args) > index else kwargs.get(handoff.parameter)
+            if str(getattr(function, "__module__", "")).partition(".")[0] != handoff.package:
+                return None
+        if len(args) > index:  # first: a keyword of the same name may be meant for the callable
+            return (*args[:index], propagate(args[index]), *args[index + 1 :]), kwargs
+        if handoff.parameter in kwargs:
+            return args, {**kwargs, handoff.parameter: propagate(kwargs[handoff.parameter])}
+        return None  # the original will complain
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        changed = GUARD.call(f"handoff.{handoff.target}", with_context, args, kwargs)
+        if changed is None:
+            return original(*args, **kwargs)
+        return original(*changed[0], **changed[1])
+
+    return wrapper
+
+
+def noticing(
+    installation: Installation, seam: ResponseSeam, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A wrapper that shows the HTTP response to the call it belongs to."""
+    library, site, end = installation.library, f"response.{seam.target}", GUARD.end
+    response, resends = seam.response, seam.resends
+
+    def note(kwargs: dict[str, Any]) -> None:
+        call = ENGINE.open_call(library)
+        if call is not None:
+            call.http = kwargs.get(response)
+            call.resends = kwargs.get(resends)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:  # of a coroutine function: hands its coroutine on
+        end(site, note, kwargs)
+        return original(*args, **kwargs)
+
+    return wrapper
+
+
+def follower(installation: Installation, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A wrapper that includes the result of `original` when its instance is included."""
+
+    def follow(args: tuple[Any, ...], result: Any) -> None:
+        if result is not None and installation.covers(args):
+            installation.include(result)
+
+    if inspect.iscoroutinefunction(original):
+
+        @functools.wraps(original)
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = await original(*args, **kwargs)
+            GUARD.call("wrap.copies", follow, args, result)
+            return result
+
+        return async_wrapper
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        GUARD.call("wrap.copies", follow, args, result)
+        return result
+
+    return wrapper
+
+
+def _called(target: str) -> str:
+    """The name by which the service calls a method, whatever its function is called."""
+    return target.partition(":")[2].rpartition(".")[2]
