@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clients import CHOICE
 from neuronscope.instrumentation import registry
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 SUITE = ("test_client_contract.py", "test_method_contract.py")
 # Later ones no longer have arguments that these SDKs pass.
 HTTP_LIBRARY = "httpx==0.27.2"
 
 
+@pytest.mark.integration
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("client", ["openai", "anthropic"])
 def test_the_oldest_version_is_observed_like_the_newest(client: str, tmp_path: Path) -> None:
     """Two small wheels in a folder of this test; everything else is this environment's."""
@@ -38,6 +41,31 @@ def test_the_oldest_version_is_observed_like_the_newest(client: str, tmp_path: P
     )
     assert " passed" in told
     assert "skipped" not in told
+
+
+MODELS = (
+    "openai",
+    "anthropic",
+    "ollama",
+    "mistral",
+    "cohere",
+    "google_genai",
+    "bedrock",
+    "litellm",
+    "langchain",
+)
+
+
+@pytest.mark.parametrize("client", [*MODELS, "llama_index", "vllm"])
+def test_an_extra_installs_what_its_adapter_is_made_for(client: str) -> None:
+    """One minimum, told by the doctor and by pip."""
+    entry = registry.CLIENTS[client]
+    extras: Any = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    (installs, *_) = extras[entry.extra]
+    told = registry.client(client).requires
+    if client == "bedrock":  # whose clients boto3 makes, at botocore's version
+        told = told.replace("botocore", "boto3")
+    assert installs == told
 
 
 def run(command: list[str], **environment: str) -> str:

@@ -60,7 +60,7 @@ def _install(engine: Engine, module_name: str) -> Callable[[], None]:
 
 BEDROCK: Final = ClientIntegration(
     name="bedrock",
-    requires="botocore>=1.35",
+    requires="botocore>=1.34.131",
     kind=Kind.LLM,
     modules=(_CLIENT, _ASYNC_CLIENT),
     methods=(

@@ -1,4 +1,4 @@
-"""The Google Gen AI SDK, 1.5 to the newest: generate, streams, chats and embeddings, on Gemini and Vertex.
+"""The Google Gen AI SDK, 1.9 to the newest: generate, streams, chats and embeddings, on Gemini and Vertex.
 
 Four choke points of the API client see every call in the words of the wire: chats, automatic function
 calling, sync and async.  The path decides what a request is; the others run untouched.
@@ -51,7 +51,7 @@ def _api_client(client: Any) -> Iterable[Any]:
 
 GOOGLE_GENAI: Final = ClientIntegration(
     name="google_genai",
-    requires="google-genai>=1.5",
+    requires="google-genai>=1.9",
     kind=Kind.LLM,
     methods=tuple(
         _api(function)

@@ -31,7 +31,7 @@ def _call(function: str, module: str = "litellm.main") -> WrappedMethod:
 
 LITELLM: Final = ClientIntegration(
     name="litellm",
-    requires="litellm>=1.60",
+    requires="litellm>=1.80",
     kind=Kind.FRAMEWORK,
     modules=(HANDLER, RESPONSES_STREAMS),
     methods=(

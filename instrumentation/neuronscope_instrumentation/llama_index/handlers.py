@@ -20,10 +20,10 @@ from llama_index.core.instrumentation.events.llm import (
 )
 from llama_index.core.tools.types import BaseTool
 from llama_index.core.workflow import Workflow
-from llama_index_instrumentation.base.event import BaseEvent
-from llama_index_instrumentation.event_handlers.base import BaseEventHandler
-from llama_index_instrumentation.span.base import BaseSpan
-from llama_index_instrumentation.span_handlers.base import BaseSpanHandler
+from llama_index.core.instrumentation.events import BaseEvent
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.span import BaseSpan
+from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 
 from neuronscope.engine.guard import GUARD
 from neuronscope_instrumentation.llama_index.models import SUBJECT
