@@ -11,6 +11,25 @@ def encode_span(
 def encode_attributes(
     attributes: Mapping[str, Any], tag: int, twins: tuple[Any, ...]
 ) -> tuple[bytes, int]: ...
+def encode_spans(
+    records: list[Any],
+    start: int,
+    stop: int,
+    library: str,
+    version: str,
+    largest: int,
+    room: int,
+    kinds: tuple[Any, ...],
+    statuses: tuple[Any, ...],
+    twins: tuple[Any, ...],
+) -> tuple[bytes, int, int]: ...
+def bill(
+    attributes: dict[str, Any],
+    rows: dict[tuple[Any, ...], Any],
+    keys: tuple[str, ...],
+    tiers: frozenset[str],
+    version: str,
+) -> bool: ...
 def mask(
     attributes: Mapping[str, Any],
     classes: dict[str, object],

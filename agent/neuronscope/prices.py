@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec.structs import asdict
 
+from neuronscope import compiled
 from neuronscope.exceptions import ConfigError
 from neuronscope.signals import names
 
@@ -29,7 +30,24 @@ USUAL_TIERS: Final = frozenset({"", "default", "standard", "auto", "on_demand"})
 _PREFIX: Final = re.compile(r"^(?:models/|publishers/[^/]+/models/|(?:us|eu|apac|global)\.)+")
 _SUFFIX: Final = re.compile(r"(?:[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|\d{4}|\d{3}|latest)|-v\d+(?::\d+)?)$")
 MAX_KNOWN: Final = 4096  # names may be junk
-_NEW: Final = object()
+# A model's prices, as `Price` has them, and `up_to`; (): it is not in the table.
+Row: TypeAlias = tuple[float, float, float | None, float | None, int | None] | tuple[()]
+_CALL: Final = (names.PROVIDER_NAME, names.RESPONSE_MODEL, names.REQUEST_MODEL)
+_KEYS: Final = (
+    names.INPUT_TOKENS,
+    names.OUTPUT_TOKENS,
+    names.CACHE_READ_TOKENS,
+    names.CACHE_WRITE_TOKENS,
+    names.AUDIO_INPUT_TOKENS,
+    names.AUDIO_OUTPUT_TOKENS,
+    names.IMAGE_OUTPUT_TOKENS,
+    *_CALL,
+    names.OPENAI_RESPONSE_SERVICE_TIER,
+    names.OPERATION_NAME,
+    names.COST,
+    names.COST_PRICES,
+)
+_EXACT: Final = 1 << 53  # the largest count that a double still holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +118,7 @@ class PriceTable:
         self._aliases = dict(aliases or {})
         self._providers = {price.provider for price in prices} | self._aliases.keys()
         self._found: dict[tuple[str, str], Price | None] = {}
-        self._of_calls: dict[tuple[Any, Any, Any], Price | None] = {}
+        self._rows: dict[tuple[Any, ...], Row | None] = {}
 
     def knows(self, provider: object) -> bool:
         """Is there any price of this provider's?"""
@@ -152,21 +170,35 @@ class PriceTable:
             tokens_out = 0
         if get(names.AUDIO_INPUT_TOKENS) or get(names.AUDIO_OUTPUT_TOKENS) or get(names.IMAGE_OUTPUT_TOKENS):
             return None  # these have prices of their own
-        call = get(names.PROVIDER_NAME), get(names.RESPONSE_MODEL), get(names.REQUEST_MODEL)
-        try:
-            price: Any = self._of_calls.get(call, _NEW)
-        except TypeError:  # a list is no name
-            price = self._find_of(*call)
-        if price is _NEW:
-            price = self._find_of(*call)
-            if len(self._of_calls) < MAX_KNOWN:
-                self._of_calls[call] = price
+        price = self._find_of(get(names.PROVIDER_NAME), get(names.RESPONSE_MODEL), get(names.REQUEST_MODEL))
         if price is None:
             return None
         tier = get(names.OPENAI_RESPONSE_SERVICE_TIER)
         read, written = get(names.CACHE_READ_TOKENS) or 0, get(names.CACHE_WRITE_TOKENS) or 0
-        cost: float | None = price.cost(tokens_in, tokens_out, read, written, str(tier) if tier else "")
-        return cost
+        return price.cost(tokens_in, tokens_out, read, written, str(tier) if tier else "")
+
+    def bill(self, attributes: dict[str, Any]) -> None:
+        """Add what a call cost to its attributes, if that is known, and by which table."""
+        if _bill(attributes, self._rows, _KEYS, USUAL_TIERS, self.version):
+            return
+        self._remember(tuple(map(attributes.get, _CALL)))
+        if self.knows(attributes.get(names.PROVIDER_NAME)):
+            cost = self.cost_of(attributes)
+            if cost is not None:
+                attributes[names.COST] = cost
+            attributes[names.COST_PRICES] = self.version
+
+    def _remember(self, call: tuple[Any, ...]) -> None:
+        """Keep the prices of calls like this one at hand."""
+        if not _is_named(call) or call in self._rows or len(self._rows) >= MAX_KNOWN:
+            return
+        price = self._find_of(*call)
+        if not self.knows(call[0]):
+            self._rows[call] = None
+        elif price is None:
+            self._rows[call] = ()
+        else:
+            self._rows[call] = price.input, price.output, price.cache_read, price.cache_write, price.up_to
 
     def _find_of(self, provider: object, *models: object) -> Price | None:
         """The price by the first of these models that has one."""
@@ -174,6 +206,55 @@ class PriceTable:
             return None
         found = (self.find(provider, model) for model in models if isinstance(model, str))
         return next(filter(None, found), None)
+
+
+def _is_named(call: tuple[Any, ...]) -> bool:
+    return all(name is None or name.__class__ is str for name in call)
+
+
+def bill_in_python(
+    attributes: dict[str, Any],
+    rows: Mapping[tuple[Any, ...], Row | None],
+    keys: Sequence[str],
+    tiers: Set[str],
+    version: str,
+) -> bool:
+    """Bill a usual call by the prices that are at hand: text alone, at the usual tier.
+
+    Args:
+        rows: prices by provider and models; None: it has none.
+        keys: `_KEYS`.
+
+    Returns:
+        False: it is not a usual one, or its prices are not at hand; nothing has been added.
+    """
+    told = tuple(map(attributes.get, keys))
+    *counts, _, _, _ = told[:7]
+    if counts[0] is None:
+        return True
+    for tokens in counts:
+        if tokens is not None and (tokens.__class__ is not int or not 0 <= tokens <= _EXACT):
+            return False
+    call, tier, operation = told[7:10], told[10], told[11]
+    if not _is_named(call) or call not in rows:
+        return False
+    row = rows[call]
+    if row is None:
+        return True
+    if counts[1] is None and operation != "embeddings":
+        return False  # how much was written is not known
+    if any(told[4:7]) or not (tier is None or (tier.__class__ is str and tier in tiers)):
+        return False
+    sent, received, read, written = (tokens or 0 for tokens in counts)
+    if row:
+        cost = Price("", "", *row).cost(sent, received, read, written)
+        if cost is not None:
+            attributes[keys[-2]] = cost
+    attributes[keys[-1]] = version
+    return True
+
+
+_bill: Final = compiled.choose("bill", bill_in_python)
 
 
 class PriceBook:
@@ -202,14 +283,8 @@ class PriceBook:
 
     def bill(self, attributes: dict[str, Any]) -> None:
         """Add what a call cost to its attributes, if that is known."""
-        if attributes.get(names.INPUT_TOKENS) is None:
-            return
-        table = self.table
-        if table.knows(attributes.get(names.PROVIDER_NAME)):
-            cost = table.cost_of(attributes)
-            if cost is not None:
-                attributes[names.COST] = cost
-            attributes[names.COST_PRICES] = table.version
+        if attributes.get(names.INPUT_TOKENS) is not None:
+            self.table.bill(attributes)
 
 
 PRICES: Final = PriceBook()

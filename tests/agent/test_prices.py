@@ -9,8 +9,12 @@ from typing import Any
 import openai
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import neuronscope as ns
+from neuronscope import compiled
+from neuronscope import prices as price_module
 from neuronscope.cli.prices import prices
 from neuronscope.engine import ENGINE
 from neuronscope.exceptions import ConfigError
@@ -201,3 +205,59 @@ def test_the_command_shows_the_table() -> None:
     missing = CliRunner().invoke(prices, ["gpt-99"])
     assert missing.exit_code == 1
     assert "no price" in missing.output
+
+
+_tokens = st.none() | st.integers(0, 300_000) | st.sampled_from([-1, True, 1.5, 1 << 53, 1 << 54, 1 << 80])
+_names = st.sampled_from(
+    [
+        None,
+        "openai",
+        "anthropic",
+        "gcp.gemini",
+        "nobody",
+        "gpt-4o-mini",
+        "claude-sonnet-4-5",
+        "gemini-2.5-pro",
+        3,
+    ]
+)
+_calls = st.fixed_dictionaries(
+    {names.INPUT_TOKENS: _tokens, names.OUTPUT_TOKENS: _tokens, names.PROVIDER_NAME: _names},
+    optional={
+        names.CACHE_READ_TOKENS: _tokens,
+        names.CACHE_WRITE_TOKENS: _tokens,
+        names.AUDIO_INPUT_TOKENS: st.sampled_from([None, 0, 7]),
+        names.IMAGE_OUTPUT_TOKENS: st.sampled_from([None, 0, 7]),
+        names.REQUEST_MODEL: _names,
+        names.RESPONSE_MODEL: _names,
+        names.OPENAI_RESPONSE_SERVICE_TIER: st.sampled_from([None, "", "default", "flex", "odd", 1]),
+        names.OPERATION_NAME: st.sampled_from(["chat", "embeddings", None, 2]),
+    },
+)
+_book = load()
+
+
+@settings(max_examples=500, deadline=None, database=None, derandomize=True)
+@given(_calls)
+def test_a_call_is_billed_alike_whichever_way_is_taken(call: dict[str, Any]) -> None:
+    """By prices at hand, compiled or in Python, and in the long way; twice, since the first one remembers."""
+    rows, keys = _book._rows, price_module._KEYS  # pyright: ignore[reportPrivateUsage]
+    wanted = dict(call)
+    if call[names.INPUT_TOKENS] is not None and _book.knows(call[names.PROVIDER_NAME]):
+        dollars = _book.cost_of(call)
+        if dollars is not None:
+            wanted[names.COST] = dollars
+        wanted[names.COST_PRICES] = _book.version
+    for _ in range(2):
+        found = dict(call)
+        if call[names.INPUT_TOKENS] is not None:
+            _book.bill(found)
+        assert found == wanted
+    ways = [price_module.bill_in_python, *filter(None, [compiled.find("bill")])]
+    told = [dict(call) for _ in ways]
+    answers = {
+        bill(each, rows, keys, price_module.USUAL_TIERS, _book.version)
+        for bill, each in zip(ways, told, strict=True)
+    }
+    assert len(answers) == 1
+    assert all(each == (wanted if answers == {True} else call) for each in told)

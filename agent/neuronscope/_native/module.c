@@ -12,8 +12,10 @@
 static PyMethodDef functions[] = {
     /* OTLP */
     FAST("encode_span", ns_encode_span),
+    FAST("encode_spans", ns_encode_spans),
     FAST("encode_attributes", ns_encode_attributes),
     /* attributes */
+    FAST("bill", ns_bill),
     FAST("mask", ns_mask),
     ONE("attributes_bytes", ns_attributes_bytes),
     FAST("add_fields", ns_add_fields),
@@ -54,7 +56,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__native(void)
 {
-    if (ns_spans_ready() < 0 || ns_facts_ready() < 0 || ns_calls_ready() < 0 || ns_tensors_ready() < 0)
+    if (ns_spans_ready() < 0 || ns_runs_ready() < 0 || ns_facts_ready() < 0 || ns_calls_ready() < 0 || ns_tensors_ready() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&

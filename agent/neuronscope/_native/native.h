@@ -16,7 +16,9 @@ typedef PyObject *const *Args;
 
 /* Functions of the module, by file. */
 PyObject *ns_encode_span(PyObject *module, Args args, Py_ssize_t n);        /* spans.c */
+PyObject *ns_encode_spans(PyObject *module, Args args, Py_ssize_t n);       /* runs.c */
 PyObject *ns_encode_attributes(PyObject *module, Args args, Py_ssize_t n);  /* pairs.c */
+PyObject *ns_bill(PyObject *module, Args args, Py_ssize_t n);               /* bills.c */
 PyObject *ns_mask(PyObject *module, Args args, Py_ssize_t n);               /* policy.c */
 PyObject *ns_attributes_bytes(PyObject *module, PyObject *attributes);      /* policy.c */
 PyObject *ns_add_fields(PyObject *module, Args args, Py_ssize_t n);         /* facts.c */
@@ -28,7 +30,7 @@ PyObject *ns_make_fields(PyObject *module, PyObject *twin);
 PyObject *ns_subset(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_make_pick(PyObject *module, PyObject *twin);                   /* tables.c */
 PyObject *ns_make_teller(PyObject *module, Args args, Py_ssize_t n);
-PyObject *ns_fill(PyObject *module, Args args, Py_ssize_t n);               /* series.c */
+PyObject *ns_fill(PyObject *module, Args args, Py_ssize_t n);               /* rows.c */
 PyObject *ns_fill_known(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_arguments(PyObject *module, Args args, Py_ssize_t n);          /* calls.c */
 PyObject *ns_with_item(PyObject *module, Args args, Py_ssize_t n);
@@ -43,8 +45,12 @@ PyObject *ns_tell(PyObject *module, Args args, Py_ssize_t n);
 /* A mapping of a parsed object's fields; `twin` is Python's way to it.  facts.c */
 PyObject *ns_fields(PyObject *twin, PyObject *value);
 
+/* Count a value in a series: 1; 0 if that is none; -1 with an exception.  series.c */
+int ns_add_to_series(PyObject *series, PyObject *value, PyObject *span, PyObject *now);
+
 /* Make what a file needs once; -1 with an exception. */
 int ns_spans_ready(void);
+int ns_runs_ready(void);
 int ns_facts_ready(void);
 int ns_calls_ready(void);
 int ns_tensors_ready(void);

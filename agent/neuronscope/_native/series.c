@@ -1,40 +1,102 @@
-/* One series of a histogram: the twin of `engine.metrics`' in Python. */
+/* One series of a histogram: the twin of `engine.histogram.SeriesInPython`. */
 #include "native.h"
 #include <math.h>
 #include <structmember.h>
 
+/* The last value of a bucket, and whose it was; all are NULL if nobody was told. */
+typedef struct {
+    PyObject *value, *now, *trace, *span;
+} Sighting;
+
 typedef struct {
     PyObject_HEAD
-    PyObject *bounds;    /* tuple of floats, ascending */
-    PyObject *counts;    /* list of ints, one more than bounds */
-    PyObject *exemplars; /* list of tuples or None, as many */
+    PyObject *bounds; /* tuple of floats, ascending */
+    Py_ssize_t size;  /* of the following: one more than bounds */
+    double *ends;
+    long long *counts;
+    Sighting *seen;
     double sum;
     Py_ssize_t count;
 } Series;
+
+/* --- made from lists ----------------------------------------------------------------------------------- */
+
+/* (value, now, trace, span), or None */
+static int
+read_sighting(PyObject *told, Sighting *found)
+{
+    if (told == Py_None)
+        return 0;
+    if (!PyTuple_Check(told) || PyTuple_Size(told) != 4) {
+        PyErr_SetString(PyExc_TypeError, "an exemplar is a tuple of four, or None");
+        return -1;
+    }
+    found->value = Py_NewRef(PyTuple_GetItem(told, 0));
+    found->now = Py_NewRef(PyTuple_GetItem(told, 1));
+    found->trace = Py_NewRef(PyTuple_GetItem(told, 2));
+    found->span = Py_NewRef(PyTuple_GetItem(told, 3));
+    return 0;
+}
+
+static void
+forget_sighting(Sighting *seen)
+{
+    Sighting before = *seen;
+    *seen = (Sighting){NULL, NULL, NULL, NULL};
+    Py_XDECREF(before.value);
+    Py_XDECREF(before.now);
+    Py_XDECREF(before.trace);
+    Py_XDECREF(before.span);
+}
+
+static int
+read_lists(Series *self, PyObject *counts, PyObject *exemplars)
+{
+    for (Py_ssize_t i = 0; i < self->size; i++) {
+        if (i < self->size - 1) {
+            self->ends[i] = PyFloat_AsDouble(PyTuple_GetItem(self->bounds, i));
+            if (self->ends[i] == -1.0 && PyErr_Occurred())
+                return -1;
+        }
+        self->counts[i] = PyLong_AsLongLong(PyList_GetItem(counts, i));
+        if (self->counts[i] == -1 && PyErr_Occurred())
+            return -1;
+        if (read_sighting(PyList_GetItem(exemplars, i), &self->seen[i]) < 0)
+            return -1;
+    }
+    return 0;
+}
 
 static int
 series_init(Series *self, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     PyObject *bounds, *counts, *exemplars;
-    if (!PyArg_ParseTuple(args, "OO!O!", &bounds, &PyList_Type, &counts, &PyList_Type, &exemplars))
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &bounds, &PyList_Type, &counts, &PyList_Type, &exemplars))
         return -1;
-    bounds = PySequence_Tuple(bounds);
-    if (bounds == NULL)
-        return -1;
-    if (PyList_Size(counts) != PyTuple_Size(bounds) + 1 || PyList_Size(exemplars) != PyList_Size(counts)) {
-        Py_DECREF(bounds);
+    Py_ssize_t size = PyTuple_Size(bounds) + 1;
+    if (PyList_Size(counts) != size || PyList_Size(exemplars) != size) {
         PyErr_SetString(PyExc_ValueError, "a histogram has one more bucket than bounds");
         return -1;
     }
-    PyObject *before[] = {self->bounds, self->counts, self->exemplars};
-    self->bounds = bounds;
-    self->counts = Py_NewRef(counts);
-    self->exemplars = Py_NewRef(exemplars);
-    self->sum = 0.0;
-    self->count = 0;
-    for (int i = 0; i < 3; i++)
-        Py_XDECREF(before[i]);
-    return 0;
+    if (self->bounds != NULL) { /* others may be filling it */
+        PyErr_SetString(PyExc_TypeError, "a series is made once");
+        return -1;
+    }
+    self->bounds = Py_NewRef(bounds);
+    self->ends = PyMem_Calloc((size_t)size, sizeof(double));
+    self->counts = PyMem_Calloc((size_t)size, sizeof(long long));
+    self->seen = PyMem_Calloc((size_t)size, sizeof(Sighting));
+    if (self->ends == NULL || self->counts == NULL || self->seen == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->size = size;
+    if (read_lists(self, counts, exemplars) == 0)
+        return 0;
+    for (Py_ssize_t i = 0; i < size; i++)
+        forget_sighting(&self->seen[i]);
+    self->size = 0; /* refuses values */
+    return -1;
 }
 
 static int
@@ -42,17 +104,21 @@ series_traverse(Series *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->bounds);
-    Py_VISIT(self->counts);
-    Py_VISIT(self->exemplars);
+    for (Py_ssize_t i = 0; i < self->size; i++) {
+        Py_VISIT(self->seen[i].value);
+        Py_VISIT(self->seen[i].now);
+        Py_VISIT(self->seen[i].trace);
+        Py_VISIT(self->seen[i].span);
+    }
     return 0;
 }
 
 static int
 series_clear(Series *self)
 {
+    for (Py_ssize_t i = 0; i < self->size; i++)
+        forget_sighting(&self->seen[i]);
     Py_CLEAR(self->bounds);
-    Py_CLEAR(self->counts);
-    Py_CLEAR(self->exemplars);
     return 0;
 }
 
@@ -62,21 +128,23 @@ series_dealloc(Series *self)
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
     series_clear(self);
+    PyMem_Free(self->ends);
+    PyMem_Free(self->counts);
+    PyMem_Free(self->seen);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF((PyObject *)type);
 }
 
+/* --- filled -------------------------------------------------------------------------------------------- */
+
 /* The bucket of a value: the first whose bound is not below it. */
 static Py_ssize_t
-bucket(PyObject *bounds, double value)
+bucket(const Series *self, double value)
 {
-    Py_ssize_t low = 0, high = PyTuple_Size(bounds);
+    Py_ssize_t low = 0, high = self->size - 1;
     while (low < high) {
         Py_ssize_t middle = (low + high) / 2;
-        double bound = PyFloat_AsDouble(PyTuple_GetItem(bounds, middle));
-        if (bound == -1.0 && PyErr_Occurred())
-            return -1;
-        if (bound < value)
+        if (self->ends[middle] < value)
             low = middle + 1;
         else
             high = middle;
@@ -84,19 +152,10 @@ bucket(PyObject *bounds, double value)
     return low;
 }
 
-/* (value, now, *span) */
-static PyObject *
-sighting(PyObject *value, PyObject *now, PyObject *span)
-{
-    if (!PyTuple_Check(span) || PyTuple_Size(span) != 2)
-        return PyErr_Format(PyExc_TypeError, "a span is a pair of ids");
-    return PyTuple_Pack(4, value, now, PyTuple_GetItem(span, 0), PyTuple_GetItem(span, 1));
-}
-
 static int
 add(Series *self, PyObject *given, PyObject *span, PyObject *now)
 {
-    if (self->counts == NULL) {
+    if (self->size == 0) {
         PyErr_SetString(PyExc_ValueError, "not initialised");
         return -1;
     }
@@ -105,27 +164,21 @@ add(Series *self, PyObject *given, PyObject *span, PyObject *now)
         return -1;
     if (!isfinite(value))
         return 0;
-    Py_ssize_t index = bucket(self->bounds, value);
-    PyObject *before = index < 0 ? NULL : PyList_GetItem(self->counts, index);
-    if (before == NULL)
-        return -1;
-    long long count = PyLong_AsLongLong(before);
-    if (count == -1 && PyErr_Occurred())
-        return -1;
-    PyObject *seen = NULL, *after = PyLong_FromLongLong(count + 1);
-    if (after == NULL)
-        return -1;
-    if (span != Py_None && (seen = sighting(given, now, span)) == NULL) {
-        Py_DECREF(after);
+    if (span != Py_None && (!PyTuple_Check(span) || PyTuple_Size(span) != 2)) {
+        PyErr_SetString(PyExc_TypeError, "a span is a pair of ids");
         return -1;
     }
+    Py_ssize_t index = bucket(self, value);
+    self->counts[index]++;
     self->sum += value;
     self->count++;
-    if (PyList_SetItem(self->counts, index, after) < 0) {
-        Py_XDECREF(seen);
-        return -1;
-    }
-    return seen == NULL ? 0 : PyList_SetItem(self->exemplars, index, seen);
+    if (span == Py_None)
+        return 0;
+    Sighting before = self->seen[index];
+    self->seen[index] = (Sighting){Py_NewRef(given), Py_NewRef(now), Py_NewRef(PyTuple_GetItem(span, 0)),
+                                   Py_NewRef(PyTuple_GetItem(span, 1))};
+    forget_sighting(&before);
+    return 0;
 }
 
 /* add(value, span, now): count a value that is finite; others never enter. */
@@ -142,10 +195,57 @@ static PyMethodDef series_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+/* A copy of what is in the buckets; `one` makes an item. */
+static PyObject *
+listed(const Series *self, PyObject *(*one)(const Series *, Py_ssize_t))
+{
+    PyObject *list = PyList_New(self->size);
+    for (Py_ssize_t i = 0; list != NULL && i < self->size; i++) {
+        PyObject *item = one(self, i);
+        if (item == NULL || PyList_SetItem(list, i, item) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *
+one_count(const Series *self, Py_ssize_t i)
+{
+    return PyLong_FromLongLong(self->counts[i]);
+}
+
+static PyObject *
+one_sighting(const Series *self, Py_ssize_t i)
+{
+    const Sighting *seen = &self->seen[i];
+    if (seen->value == NULL)
+        Py_RETURN_NONE;
+    Sighting held = {Py_NewRef(seen->value), Py_NewRef(seen->now), Py_NewRef(seen->trace), Py_NewRef(seen->span)};
+    PyObject *told = PyTuple_Pack(4, held.value, held.now, held.trace, held.span); /* may collect garbage */
+    forget_sighting(&held);
+    return told;
+}
+
+static PyObject *
+get_counts(const Series *self, void *Py_UNUSED(closure))
+{
+    return listed(self, one_count);
+}
+
+static PyObject *
+get_exemplars(const Series *self, void *Py_UNUSED(closure))
+{
+    return listed(self, one_sighting);
+}
+
+static PyGetSetDef series_copies[] = {
+    {"counts", (getter)get_counts, NULL, NULL, NULL},
+    {"exemplars", (getter)get_exemplars, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMemberDef series_members[] = {
     {"bounds", T_OBJECT_EX, offsetof(Series, bounds), READONLY, NULL},
-    {"counts", T_OBJECT_EX, offsetof(Series, counts), READONLY, NULL},
-    {"exemplars", T_OBJECT_EX, offsetof(Series, exemplars), READONLY, NULL},
     {"sum", T_DOUBLE, offsetof(Series, sum), READONLY, NULL},
     {"count", T_PYSSIZET, offsetof(Series, count), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -159,6 +259,7 @@ static PyType_Slot series_slots[] = {
     {Py_tp_dealloc, series_dealloc},
     {Py_tp_methods, series_methods},
     {Py_tp_members, series_members},
+    {Py_tp_getset, series_copies},
     {0, NULL},
 };
 
@@ -172,128 +273,17 @@ static PyType_Spec series_spec = {
 static PyObject *series_type;
 
 int
+ns_add_to_series(PyObject *series, PyObject *value, PyObject *span, PyObject *now)
+{
+    if (!PyObject_TypeCheck(series, (PyTypeObject *)series_type))
+        return 0;
+    return add((Series *)series, value, span, now) < 0 ? -1 : 1;
+}
+
+int
 ns_add_series(PyObject *module)
 {
     if (series_type == NULL && (series_type = PyType_FromSpec(&series_spec)) == NULL)
         return -1;
     return PyModule_AddObjectRef(module, "Series", series_type);
-}
-
-/* counts[labels] += value, if it is finite */
-static int
-add_to_counter(PyObject *counter, PyObject *value)
-{
-    PyObject *counts = PyTuple_GetItem(counter, 0), *labels = PyTuple_GetItem(counter, 1);
-    if (counts == NULL || labels == NULL || !PyDict_Check(counts)) {
-        PyErr_SetString(PyExc_TypeError, "a counter is a dictionary and labels");
-        return -1;
-    }
-    double number = PyFloat_AsDouble(value);
-    if (number == -1.0 && PyErr_Occurred())
-        return -1;
-    if (!isfinite(number))
-        return 0;
-    PyObject *before = PyDict_GetItemWithError(counts, labels);
-    if (before == NULL)
-        return PyErr_Occurred() ? -1 : PyDict_SetItem(counts, labels, value);
-    PyObject *after = PyNumber_Add(before, value);
-    int done = after == NULL ? -1 : PyDict_SetItem(counts, labels, after);
-    Py_XDECREF(after);
-    return done;
-}
-
-/* Record in rows, from `start` on; the first that has no series though its value is told, or -1; -2 with an
- * exception. */
-static Py_ssize_t
-fill(PyObject *rows, Py_ssize_t start, PyObject *attributes, PyObject *seconds, PyObject *span, PyObject *now)
-{
-    for (Py_ssize_t i = start; i + 1 < PyList_Size(rows); i += 2) {
-        PyObject *key = PyList_GetItem(rows, i), *series = PyList_GetItem(rows, i + 1);
-        PyObject *value = key == Py_None ? seconds : PyDict_GetItemWithError(attributes, key);
-        if (value == NULL && PyErr_Occurred())
-            return -2;
-        if (value == NULL || !(PyFloat_Check(value) || PyLong_Check(value)))
-            continue;
-        if (series == Py_None)
-            return i;
-        Py_INCREF(series);
-        Py_INCREF(value);
-        int done;
-        if (PyObject_TypeCheck(series, (PyTypeObject *)series_type)) {
-            done = add((Series *)series, value, span, now);
-        } else if (PyTuple_Check(series)) {
-            done = add_to_counter(series, value);
-        } else {
-            PyErr_SetString(PyExc_TypeError, "fill takes series and counters");
-            done = -1;
-        }
-        Py_DECREF(value);
-        Py_DECREF(series);
-        if (done < 0)
-            return -2;
-    }
-    return -1;
-}
-
-/* fill(rows, start, attributes, seconds, span, now) -> the first row without series whose value is told, or -1
- *
- * rows: attribute, series, attribute, …, from `start` on; for the attribute None the value is `seconds`.  What is
- * no number is left out.  A counter is a dictionary and the labels to count under. */
-PyObject *
-ns_fill(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
-{
-    if (!ns_takes("fill", n, 6))
-        return NULL;
-    if (!PyList_Check(args[0]) || !PyDict_Check(args[2]))
-        return PyErr_Format(PyExc_TypeError, "fill takes a list and a dictionary");
-    Py_ssize_t start = PyLong_AsSsize_t(args[1]);
-    if (start < 0)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "there is no such row");
-    Py_ssize_t row = fill(args[0], start, args[2], args[3], args[4], args[5]);
-    return row == -2 ? NULL : PyLong_FromSsize_t(row);
-}
-
-/* fill_known(known, labels, attributes, seconds, span, now) -> (rows, row), or None when all is recorded
- *
- * known: rows by the values of these labels.  What is not recorded yet is to be recorded from `row` on; rows is
- * None if there are none yet. */
-PyObject *
-ns_fill_known(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
-{
-    if (!ns_takes("fill_known", n, 6))
-        return NULL;
-    PyObject *known = args[0], *labels = args[1], *attributes = args[2];
-    if (!PyDict_Check(known) || !PyTuple_Check(labels) || !PyDict_Check(attributes))
-        return PyErr_Format(PyExc_TypeError, "fill_known takes a dictionary, labels and a dictionary");
-    PyObject *key = PyTuple_New(PyTuple_Size(labels));
-    for (Py_ssize_t i = 0; key != NULL && i < PyTuple_Size(labels); i++) {
-        PyObject *value = PyDict_GetItemWithError(attributes, PyTuple_GetItem(labels, i));
-        if (value == NULL && PyErr_Occurred())
-            Py_CLEAR(key);
-        else if (PyTuple_SetItem(key, i, Py_NewRef(value == NULL ? Py_None : value)) < 0)
-            Py_CLEAR(key);
-    }
-    if (key == NULL)
-        return NULL;
-    PyObject *rows = PyDict_GetItemWithError(known, key);
-    Py_DECREF(key);
-    if (rows == NULL) {
-        if (PyErr_Occurred()) {
-            if (!PyErr_ExceptionMatches(PyExc_TypeError))
-                return NULL;
-            PyErr_Clear(); /* a label that is a list */
-        }
-        return Py_BuildValue("(Oi)", Py_None, 0);
-    }
-    if (!PyList_Check(rows))
-        return PyErr_Format(PyExc_TypeError, "rows are a list");
-    Py_INCREF(rows);
-    Py_ssize_t row = fill(rows, 0, attributes, args[3], args[4], args[5]);
-    PyObject *found = NULL;
-    if (row >= 0)
-        found = Py_BuildValue("(On)", rows, row);
-    else if (row == -1)
-        found = Py_NewRef(Py_None);
-    Py_DECREF(rows);
-    return found;
 }

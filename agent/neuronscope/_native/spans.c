@@ -279,8 +279,8 @@ remote(Buffer *out, PyObject *record)
     return is < 0 ? -1 : flags(out, "\x85\x01", 2, 0, is ? 3 : 1);
 }
 
-static int
-span(Buffer *out, PyObject *record, PyObject *kinds, PyObject *statuses, PyObject *twins)
+int
+ns_span(Buffer *out, PyObject *record, PyObject *kinds, PyObject *statuses, PyObject *twins)
 {
     if (identity(out, record) < 0 || text(out, 0x1a, record, TRACE_STATE, twins, 1) < 0 ||
         parent(out, record) < 0 || text(out, 0x2a, record, NAME, twins, 0) < 0 ||
@@ -309,7 +309,7 @@ ns_encode_span(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
     Buffer out;
     ns_begin(&out);
     PyObject *found = NULL;
-    if (span(&out, args[0], args[1], args[2], args[3]) == 0)
+    if (ns_span(&out, args[0], args[1], args[2], args[3]) == 0)
         found = PyBytes_FromStringAndSize(out.data, (Py_ssize_t)out.size);
     ns_end(&out);
     return found;

@@ -119,6 +119,9 @@ int ns_text(Buffer *out, unsigned char tag, PyObject *text, PyObject *utf8);
  * asked of `any_value`; returns how many have no form in OTLP, or -1 with an exception. */
 Py_ssize_t ns_pairs(Buffer *out, unsigned char tag, PyObject *attributes, PyObject *twins);
 
+/* spans.c: the body of a `Span` message; -1 with an exception. */
+int ns_span(Buffer *out, PyObject *record, PyObject *kinds, PyObject *statuses, PyObject *twins);
+
 /* An unsigned integer of at most 64 bits; -1 with an exception. */
 int ns_uint64(PyObject *number, uint64_t *found);
 

@@ -18,7 +18,7 @@ from neuronscope import compiled
 from neuronscope._version import __version__
 from neuronscope.signals.records import Attributes
 from neuronscope_exporters.otlp.attributes import AttributeEncoder, UnencodableError
-from neuronscope_exporters.otlp.wire import KNOWN, VARINTS, delimited, string, varint
+from neuronscope_exporters.otlp.wire import delimited, string, varint
 
 MAX_RECORDS: Final = 512
 # Collectors' gRPC servers refuse messages above 4 MiB.
@@ -26,6 +26,8 @@ MAX_BYTES: Final = 3_500 * 1024
 # Building a request holds the GIL: a service's thread that wakes meanwhile waits for at most this many, a
 # tenth of a millisecond.  To offer it costs ten microseconds.
 SLICE: Final = 64 if compiled.MODULE is not None else 16
+_ROOM: Final = 512  # for what stands around the records
+_OVERHEAD: Final = 6  # of each
 _MAX_NAMES: Final = 1024
 _MAX_NAME_LENGTH: Final = 256
 _MAX_UINT32: Final = (1 << 32) - 1
@@ -94,6 +96,18 @@ class RequestEncoder(ABC, Generic[R]):
                 time or a name is none.
         """
 
+    def run(self, records: list[R], start: int, stop: int, room: int) -> tuple[bytes, int, int]:
+        """Records of one library from `start` on as members of their scope, several in one go.
+
+        Args:
+            room: what their size has to stay below.
+
+        Returns:
+            The bytes, how many records they are, and their size; the run ends before `stop` at a record of
+            another library, and at one that has to be looked at alone.
+        """
+        return b"", 0, 0
+
     def encode(self, resource: Attributes, records: Iterable[R]) -> Iterator[Payload]:
         """The records, in order, in as few requests as the limits allow.
 
@@ -101,34 +115,43 @@ class RequestEncoder(ABC, Generic[R]):
         lost, and the others go.
         """
         head = self._encoded_resource(resource)
-        scopes: dict[tuple[str, str], list[bytes]] = {}
-        library = version = members = None
-        size, count = len(head), 0
-        for index, record in enumerate(records, 1):
-            if index % SLICE == 0:
+        waiting = list(records)
+        request = _Request(head, self._scope)
+        at = 0
+        while at < len(waiting):
+            if at and at % SLICE == 0:
                 self._pause()
-            try:
-                encoded = self.body(record)
-            except (UnencodableError, OverflowError, TypeError, AttributeError, KeyError, struct.error):
-                # Its neighbours must not suffer.
-                self._lost("unencodable", 1)
+            stop = min(len(waiting), at - at % SLICE + SLICE, at + self._max_records - request.count)
+            members, count, size = self.run(waiting, at, stop, self._max_bytes - request.size - _ROOM)
+            if count:
+                request.add(waiting[at], members, count, size)
+                at += count
                 continue
-            length = len(encoded)
-            if length > self._max_record_bytes:
-                self._lost("too_large", 1)
-                continue
-            if count and (count >= self._max_records or size + length + 512 > self._max_bytes):
-                yield self._request(head, scopes, count)
-                scopes, size, count, members = {}, len(head), 0, None
-            if members is None or record.library is not library or record.library_version is not version:
-                library, version = record.library, record.library_version
-                members = scopes.setdefault((library, version), [])
-                size += len(self._scope((library, version)))
-            members.append(b"\x12" + (VARINTS[length] if length < KNOWN else varint(length)) + encoded)
-            size += length + 6
-            count += 1
-        if count:
-            yield self._request(head, scopes, count)
+            encoded = self._alone(waiting[at])
+            if encoded is not None:
+                if request.count and not self._has_room(request, len(encoded)):
+                    yield request.payload()
+                    request = _Request(head, self._scope)
+                request.add(waiting[at], b"\x12" + delimited(encoded), 1, len(encoded) + _OVERHEAD)
+            at += 1
+        if request.count:
+            yield request.payload()
+
+    def _has_room(self, request: _Request, size: int) -> bool:
+        return request.count < self._max_records and request.size + size + _ROOM <= self._max_bytes
+
+    def _alone(self, record: R) -> bytes | None:
+        """The body of one record; None if it is lost, which has been counted."""
+        try:
+            encoded = self.body(record)
+        except (UnencodableError, OverflowError, TypeError, AttributeError, KeyError, struct.error):
+            # Its neighbours must not suffer.
+            self._lost("unencodable", 1)
+            return None
+        if len(encoded) <= self._max_record_bytes:
+            return encoded
+        self._lost("too_large", 1)
+        return None
 
     def name(self, text: str, tag: bytes) -> bytes:
         """The field that holds a record's name, remembered; a signal has one such field."""
@@ -155,11 +178,45 @@ class RequestEncoder(ABC, Generic[R]):
                 self._scopes[key] = encoded
         return encoded
 
-    def _request(self, head: bytes, scopes: dict[tuple[str, str], list[bytes]], count: int) -> Payload:
-        body = head + b"".join(
-            [b"\x12" + delimited(self._scope(key) + b"".join(members)) for key, members in scopes.items()]
+
+class _Request:
+    """A request in the making.
+
+    Attributes:
+        size: about how many bytes it has; `count`: of records.
+    """
+
+    __slots__ = ("_head", "_members", "_scope", "_scopes", "count", "library", "size", "version")
+
+    def __init__(self, head: bytes, scope: Callable[[tuple[str, str]], bytes]) -> None:
+        self._head = head
+        self._scope = scope
+        self._scopes: dict[tuple[str, str], list[bytes]] = {}
+        self._members: list[bytes] = []
+        self.library: str | None = None
+        self.version: str | None = None
+        self.size, self.count = len(head), 0
+
+    def add(self, record: Record, members: bytes, count: int, size: int) -> None:
+        """Add encoded records of this one's library."""
+        if record.library is not self.library or record.library_version is not self.version:
+            self.library, self.version = record.library, record.library_version
+            key = self.library, self.version
+            self._members = self._scopes.setdefault(key, [])
+            self.size += len(self._scope(key))
+        self._members.append(members)
+        self.size += size
+        self.count += count
+
+    def payload(self) -> Payload:
+        """The request as it is sent."""
+        body = self._head + b"".join(
+            [
+                b"\x12" + delimited(self._scope(key) + b"".join(members))
+                for key, members in self._scopes.items()
+            ]
         )
-        return Payload(b"\x0a" + delimited(body), count)
+        return Payload(b"\x0a" + delimited(body), self.count)
 
 
 def encode_resource(resource: Attributes) -> bytes:
