@@ -341,6 +341,9 @@ def watch_call(model: Any, span: LightSpan) -> Callable[[], None] | None:
         return None
     operation = span.call.snapshot.endpoint.operation if span.call is not None else None
     call = span.model_call = ModelCall(plan.name, generates=operation is not Operation.EMBEDDINGS)
+    if recordings.CURRENT.get() is None and not ENGINE.budget.looks():
+        call.looked, call.reason = False, BUDGET
+        return None
     if isinstance(plan.adapter, DescribingBackend):
         call.facts = plan.adapter.describe_model(model)
     return CallWatch(model, plan, call, plan.adapter).leave

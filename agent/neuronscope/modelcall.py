@@ -91,6 +91,7 @@ class ModelCall:
             prefill of a generation, the last its decoding.
         missed: runs that were not recorded, by layer.
         reason: why something was not recorded, or not in full: the latest.
+        looked: does anybody look into this call, at its forwards and the model?  If not, `reason` says why.
         facts: attributes about the model itself.
         watched: why layers were not seen, by layer; told of those that have no run.
     """
@@ -107,6 +108,7 @@ class ModelCall:
     non_finite: int = 0
     fidelity: Fidelity = Fidelity.FULL
     reason: str = ""
+    looked: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     _blank_layers: Sequence[str] = ()
     _blank: int = 0
@@ -167,7 +169,14 @@ class ModelCall:
 
     def attributes(self) -> dict[str, Any]:
         """The span's attributes about its layers and phases."""
-        self.settle()
+        if not self.looked:
+            return {
+                names.MODEL_NAME: self.model,
+                names.FIDELITY: Fidelity.OFF.value,
+                names.FIDELITY_REASON: self.reason,
+            }
+        if self.runs:  # else no layer was watched in any forward: hundreds of them are not counted one by one
+            self.settle()
         attributes: dict[str, Any] = {names.MODEL_NAME: self.model, **self.facts}
         if self.root_ends:
             first, last = self.root_ends[0], self.root_ends[-1]
@@ -178,7 +187,7 @@ class ModelCall:
                 attributes[names.MODEL_DECODE] = (last - first) / 1e9
                 attributes[names.MODEL_DECODE_RATE] = (len(self.root_ends) - 1) / ((last - first) / 1e9)
                 attributes |= self._steps()
-        if self.records or self.missed:
+        if self.records or self.missed or self._blank:
             attributes |= self._layer_attributes()
         never = sorted(f"{layer}: {why}" for layer, why in self._not_visited().items())
         if never:
@@ -213,7 +222,7 @@ class ModelCall:
             attributes[names.LAYERS_MEAN] = [a.mean(runs[layer]) for layer, a in shown]
             attributes[names.LAYERS_STD] = [a.std(runs[layer]) for layer, a in shown]
             attributes[names.LAYERS_ABS_MAX] = [a.abs_max for _, a in shown]
-        if self.missed:
+        if self.missed or self._blank:
             attributes |= self._missing(shown)
         return attributes
 
@@ -224,7 +233,8 @@ class ModelCall:
         if shown:
             attributes[names.LAYERS_COVERAGE] = [a.records / max(1, runs[layer]) for layer, a in shown]
             attributes[names.LAYERS_MEAN_ERROR] = [a.error(runs[layer]) for layer, a in shown]
-        none = [layer for layer in self.missed if layer not in self.layers]
+        missed = self._blank_layers if self._blank else self.missed
+        none = [layer for layer in missed if layer not in self.layers]
         if none:
             more = len(none) - MAX_NAMED
             attributes[names.LAYERS_NOT_RECORDED] = none[:MAX_NAMED] + (

@@ -36,13 +36,12 @@ class Call:
         assert opened is not None
         self.span, context = opened
         self._token = otel_context.attach(context)
-        undo = watch_call(self._model, self.span)
-        assert undo is not None
-        self._undo = undo
+        self._undo = watch_call(self._model, self.span)
         return self.span
 
     def __exit__(self, *_: object) -> None:
-        self._undo()
+        if self._undo is not None:
+            self._undo()
         otel_context.detach(self._token)
         ENGINE.finish(self.span)
 
@@ -58,10 +57,32 @@ def run(model: torch.nn.Module, forwards: int = 1) -> dict[str, Any]:
     return span.model_call.attributes()
 
 
-def exhaust_tokens() -> None:
-    """Spend what the agent has."""
-    ENGINE.budget.charge("somebody", 10_000_000_000, clip=False)
-    ENGINE.budget.tick()
+def leave_a_little() -> None:
+    """Spend all but a few microseconds: enough to look into a call, too little for any layer."""
+    budget = ENGINE.budget
+    budget.pause(True)  # it earns no more
+    while budget.looks():
+        budget.charge("somebody", 5_000, clip=False)
+    budget.set_aside(-8_000)
+
+
+def test_where_spans_alone_cost_the_budget_calls_are_not_looked_into_and_say_so() -> None:
+    """Neither the forwards nor the model are looked at: counted, and told, until there is something left."""
+    ns.Platform(max_overhead_pct=1000)
+    model = tinymodels.llama(layers=2)
+    assert run(model, forwards=2)[names.MODEL_FORWARDS] == 2
+    assert not ENGINE.budget.short
+    ENGINE.budget.set_aside(50_000_000_000)
+    told = {names.MODEL_NAME: "LlamaForCausalLM", names.FIDELITY: "off", names.FIDELITY_REASON: "budget"}
+    assert run(model) == told
+    assert run(model)[names.FIDELITY] == "off"
+    assert ENGINE.budget.short  # so the worker waits for more before it wakes
+    assert ENGINE.steward.linger_s() > 0.1
+    assert ENGINE.budget.facts()["calls_not_looked_into"] == 2
+    with ns.Scope("on purpose"):  # pays for itself
+        assert run(model)[names.MODEL_FORWARDS] == 1
+    ENGINE.budget.set_aside(-100_000_000_000)
+    assert run(model)[names.LAYERS_OBSERVED] == 2
 
 
 def test_concurrent_calls_of_one_model_record_their_own_runs_only() -> None:
@@ -91,7 +112,7 @@ def test_a_forward_that_is_not_affordable_is_not_watched_and_said_to_be_missing(
     ns.Platform(max_overhead_pct=15)
     model = tinymodels.llama(layers=2)
     assert run(model)[names.LAYERS_OBSERVED] == 2
-    exhaust_tokens()
+    leave_a_little()
     attributes = run(model, forwards=3)
     assert attributes[names.LAYERS_OBSERVED] == 0
     assert attributes[names.LAYERS_SKIPPED] == 6

@@ -16,6 +16,7 @@ import tinymodels
 from neuronscope.demo.models import prepare_smollm2
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanRecord
+from neuronscope_instrumentation.transformers.generation import config_fingerprint
 
 hf: Any = transformers  # its own types are partial
 batching: Any = continuous_api
@@ -54,6 +55,14 @@ def test_equal_settings_have_one_fingerprint_however_they_are_given(model: Any, 
     one, same, other = [span.attributes[names.GENERATION_CONFIG] for span in spans(scope)]
     assert one == same != other
     assert str(one).startswith("ns1:")
+
+
+def test_settings_that_only_look_equal_have_fingerprints_of_their_own() -> None:
+    """1, 1.0 and True are equal to Python and to no model; what cannot be looked up is named all the same."""
+    names_ = [config_fingerprint({"top_k": value}) for value in (1, 1.0, True, [1], [True], abs)]
+    assert len(set(names_)) == len(names_)
+    one, same = {"b": 2, "a": [1, None]}, {"a": [1, None], "b": 2, "_c": 3}
+    assert config_fingerprint(one) == config_fingerprint(same)
 
 
 def given(model: Any, **changes: Any) -> Any:

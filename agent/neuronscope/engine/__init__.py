@@ -139,6 +139,7 @@ class Engine(Calls, Endings):
             max_bytes=settings.queue_max_bytes,
             count_lost=self.count_lost,
             on_cpu=self.steward.worker_cpu,
+            linger_s=self.steward.linger_s,
             inline=not settings.deferred,
         )
         self.events = Events(settings, self._policy, worker.add_log)

@@ -26,6 +26,7 @@ SUMMARY_SHARE: Final = 0.8  # log records, too: a service in trouble must not dr
 SPAN_BYTES: Final = 4096  # what a queued span with its request and response holds, about
 LAYER_BYTES: Final = 512
 MAX_EVENTS: Final = 256  # of the agent itself, in one batch
+NO_LIMIT: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Intake:
         "_inline",
         "_max_bytes",
         "_max_spans",
+        "_patience",
         "_producers",
         "_queue",
         "_room",
@@ -78,6 +80,7 @@ class Intake:
         self._extra_added = 0
         self._extra_removed = 0
         self._producers = native.new_lock()
+        self._patience = NO_LIMIT  # so many items end the lingering
         self._room = 0
         self._make_room()
 
@@ -113,7 +116,7 @@ class Intake:
         if nbytes != SPAN_BYTES and not self._reserve(nbytes - SPAN_BYTES):
             self._refuse(item)
             return
-        if len(queue) >= self._room:
+        if len(queue) >= self._room and not self._hurry():
             if nbytes != SPAN_BYTES:
                 self._release(nbytes - SPAN_BYTES)
             self._refuse(item)
@@ -175,7 +178,16 @@ class Intake:
 
     def _make_room(self) -> None:
         extra = self._extra_added - self._extra_removed
-        self._room = min(self._max_spans, max(0, self._max_bytes - extra) // SPAN_BYTES)
+        self._room = min(self._max_spans, max(0, self._max_bytes - extra) // SPAN_BYTES, self._patience)
+
+    def _hurry(self) -> bool:
+        """There is no room, perhaps only because the worker lingers: then it is called, and there is."""
+        if self._patience == NO_LIMIT:
+            return False
+        self._patience = NO_LIMIT
+        self._make_room()
+        self._ring()
+        return len(self._queue) < self._room
 
     def _refuse(self, item: Any) -> None:
         self._count_lost(kind_of(item), "stopped" if self._stopping else "queue_full", 1)

@@ -22,7 +22,7 @@ from opentelemetry import context as otel_context
 
 from neuronscope import native
 from neuronscope.engine.guard import GUARD
-from neuronscope.engine.intake import SPAN_BYTES, TENSOR_SHARE, Intake, LayerItem, kind_of
+from neuronscope.engine.intake import NO_LIMIT, SPAN_BYTES, TENSOR_SHARE, Intake, LayerItem, kind_of
 from neuronscope.engine.outbox import ExporterSource, Outbox
 from neuronscope.engine.propagation import suppressed
 from neuronscope.engine.sizes import MAX_SPAN_BYTES, lighten, span_bytes
@@ -31,8 +31,8 @@ from neuronscope.signals.records import Attributes, LogRecord, SpanRecord
 SLICE: Final = 16
 PILE: Final = 64
 LONGEST_SLICE: Final = 256
-# How long the worker waits after the first item for more: it wakes 20 times a second at most.
-LINGER_S: Final = 0.05
+# After so many items it waits no longer, however patient it may be.
+PATIENCE: Final = 512
 # What `stop` keeps of its time for the interpreter's own end.
 EXIT_RESERVE_S: Final = 0.1
 PROCESS_SHARE: Final = 0.6
@@ -82,6 +82,7 @@ class Worker(Intake):
         max_bytes: bytes that may wait.
         count_lost: ``(item, reason, n)``.
         on_cpu: told the worker's CPU time in ns after each round.
+        linger_s: how long to wait for more after the first item: a wake-up for each costs more than they do.
         inline: finish and export in the caller's thread instead.
     """
 
@@ -93,6 +94,7 @@ class Worker(Intake):
         "_ident",
         "_interval_s",
         "_last_export",
+        "_linger_s",
         "_on_cpu",
         "_outbox",
         "_requests",
@@ -112,12 +114,14 @@ class Worker(Intake):
         max_bytes: int,
         count_lost: Callable[[str, str, int], None],
         on_cpu: Callable[[int], None],
+        linger_s: Callable[[], float] = lambda: 0.05,
         inline: bool = False,
     ) -> None:
         self._finish = finish
         self._outbox = Outbox(exporters, resource)
         self._interval_s = interval_s
         self._on_cpu = on_cpu
+        self._linger_s = linger_s
         super().__init__(max_spans, max_bytes, count_lost, inline=inline)
         # The thread.  Producers ring only when it sleeps; ringing takes no lock that anybody holds.
         self._work_lock = native.new_lock()  # while items become records, one slice at a time
@@ -181,7 +185,15 @@ class Worker(Intake):
             self._bell.acquire(timeout=self._until_due())
         self._asleep = False
         if self._queue and not self._requests and self.pending_bytes < TENSOR_SHARE * self._max_bytes:
-            self._bell.acquire(timeout=LINGER_S)
+            self._linger()
+
+    def _linger(self) -> None:
+        self._patience = min(PATIENCE, self._max_spans // 2)
+        self._make_room()
+        if len(self._queue) < self._room:
+            self._bell.acquire(timeout=self._linger_s())
+        self._patience = NO_LIMIT
+        self._make_room()
 
     def _until_due(self) -> float:
         if not self._outbox:

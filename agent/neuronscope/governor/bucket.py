@@ -65,6 +65,8 @@ class Bucket(Purse):
         self.action: OverheadAction = action
         self.name = name
         self.exhausted = False
+        self.short = False  # less is left than is asked for
+        self.unseen_calls = 0  # of models, into which nobody looked
         self._hidden: Hidden | None = parent._hidden if hidden is None and parent is not None else hidden
         self._read_at = 0
         self._paused = False
@@ -175,13 +177,14 @@ class Bucket(Purse):
                 self._forget(net, 4 * self._turns.largest)
         self._reopen()
         self._judge(now)
-        withheld = self.exhausted or self._full_off or self._closed or not self._after_known
-        if withheld:
+        withheld = self.exhausted or self._full_off or self._closed
+        if withheld or not self._after_known:
             self._surplus = 0.0
         elif self._free:
             self._surplus = inf
         else:
             self._surplus = self._balance() / 2 - min(self._turns.total, self._reserve_limit())
+        self.short = not self._free and (withheld or self._balance() < 0)
         self._closed_until = now + REFRESH_NS
         self._open_to = self._turns.sweep - 1 if self._closed else _NEVER
 
@@ -213,6 +216,7 @@ class Bucket(Purse):
             "captured": self._taken,
             "not_captured": self.skipped,
             "reduced": self._reduced,
+            "calls_not_looked_into": self.unseen_calls,
         }
 
     def _judge(self, now: int) -> None:

@@ -107,6 +107,24 @@ class Budget(Bucket):
             self._deliver()
         return chosen
 
+    def looks(self) -> bool:
+        """May a model's call be looked into: its phases, its facts, its layers?  If not, it is counted.
+
+        Where spans alone cost what may be spent, that is all that is left to give up.
+        """
+        if self._free and not self.exhausted:
+            return True
+        with self._lock:
+            now = self._clock()
+            self._refresh(now)
+            if self._balance() >= 0 and not self.exhausted:
+                return True
+            self.unseen_calls += 1
+            self._ladder.withheld(Fidelity.CRITICAL, now)
+        if self._ladder.outbox:
+            self._deliver()
+        return False
+
     def went_by(self, group: Group, forwards: int) -> None:
         """So many forwards of the group ended before `not_before`, with none of its sites watched."""
         with self._lock:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("neuronscope")
 COVERAGE_S: Final = 60.0  # seconds between two event records of what was captured
+# How long the worker waits for more after the first item.  After a model's forward, which has emptied the
+# caches, a wake-up costs twice what the span's record does.
+LINGER_S: Final = 0.2
+PATIENT_S: Final = 1.0
 AGENT_PROBE: Final = "agent.blocks"  # what the agent's own captures are told under
 
 
@@ -94,6 +98,11 @@ class Steward:
             self._tell_coverage()
         if self._experiment is not None:
             self._experiment.tick(self._requests)
+
+    def linger_s(self) -> float:
+        """How long the worker may wait for more after the first item: longer where the budget is short."""
+        measuring = self._experiment is not None and self._experiment.running  # its blocks end in time
+        return PATIENT_S if self.budget.short and not measuring else LINGER_S
 
     def stop(self) -> None:
         """The agent stops: an experiment under way is given up, and the balance sheet told."""

@@ -8,9 +8,10 @@ they end.
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, cast
 
 from neuronscope.fingerprints import fingerprint
@@ -33,6 +34,7 @@ _SERVING: Final = "transformers.cli.serving.utils:InferenceThread"
 # Parameters of sampling: without effect, and so not reported, in greedy decoding.
 _SAMPLING: Final = ("temperature", "top_p", "top_k")
 _OTHERS: Final = ("do_sample", "max_new_tokens", "max_length", "num_return_sequences", "stop_strings")
+_BY_VALUE: Final = 2  # the last version of marshal's format in which equal values always have equal bytes
 DEFAULT_NEW_TOKENS: Final = 20  # transformers' own limit where nobody sets one
 
 
@@ -105,6 +107,20 @@ def read_config(instance: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def config_fingerprint(settings: Mapping[str, Any]) -> str:
     """A fingerprint of a configuration: equal settings, equal fingerprint, whichever way they were given."""
+    try:
+        plain = marshal.dumps(dict(settings), _BY_VALUE)
+    except ValueError:  # a callable, a tensor: nothing that could be looked up
+        return _fingerprint(settings)
+    return _known_fingerprint(plain)
+
+
+@lru_cache(maxsize=64)
+def _known_fingerprint(plain: bytes) -> str:
+    """Services ask with the same few configurations again and again, and each call is read twice."""
+    return _fingerprint(marshal.loads(plain))  # noqa: S302 - bytes of our own
+
+
+def _fingerprint(settings: Mapping[str, Any]) -> str:
     return fingerprint(
         {
             key: _plain(value)
