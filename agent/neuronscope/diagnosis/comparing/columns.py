@@ -14,6 +14,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from neuronscope.signals.tensors import TensorSnapshot
+
 Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 UNKNOWN: Final = float("nan")
@@ -86,15 +88,19 @@ class LayerRows:
         values: columns mean, std, abs_max, rms, zero share, non-finite share, and how many elements.
         dtypes: how many records of each element type.
         sketches: of records that have one.
+        times: when each record was made, in unix nanoseconds; empty if unknown.
     """
 
     values: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
     traces: list[str] = field(default_factory=list[str])
     dtypes: Counter[str] = field(default_factory=Counter[str])
     sketches: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
+    times: list[int] = field(default_factory=list[int])
 
 
 LayerKey: TypeAlias = tuple[str, str, str]  # model, layer, and "first" or "later" run of a call
+Runs: TypeAlias = dict[str, TensorSnapshot]  # a run's tensors by layer, in the order in which layers ran
+Snapshots: TypeAlias = dict[tuple[str, int | None, int], Runs]  # by trace, span and step
 
 
 @dataclass
@@ -102,7 +108,8 @@ class Columns:
     """Everything of one side.
 
     Attributes:
-        layers: by model, layer and run, in the order in which layers first ran.
+        layers: by model, layer and run.
+        snapshots: full tensors by model; their values can be read while the recording is open.
         resources: resource attributes, and how many spans have them.
         events: what the agent told about itself: how often each name.
         untraced: spans without a root in the recording.
@@ -113,6 +120,7 @@ class Columns:
     requests: Table = field(default_factory=lambda: Table(REQUEST_NUMBERS, REQUEST_LABELS))
     layers: dict[LayerKey, LayerRows] = field(default_factory=dict[LayerKey, LayerRows])
     aggregated: dict[LayerKey, LayerRows] = field(default_factory=dict[LayerKey, LayerRows])
+    snapshots: dict[str, Snapshots] = field(default_factory=dict[str, "Snapshots"])
     environment: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     events: Counter[str] = field(default_factory=Counter[str])
     traces: int = 0

@@ -4,7 +4,7 @@ For each layer, the runs of one side are compared with those of the other, and w
 halves of the same side are apart is the noise of inputs, batches and kernels, and what is not well beyond it
 is no divergence.  Where the same inputs were seen on both sides, the very runs are compared, which is far
 sharper.  A change of element type widens the noise by the coarser type's rounding.  Nothing here needs a
-tensor; devices may differ.
+tensor (`snapshots` looks at those); devices may differ.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from neuronscope.diagnosis import statistics as st
 from neuronscope.diagnosis.comparing.columns import Floats, LayerKey, LayerRows
+from neuronscope.diagnosis.comparing.snapshots import Apart, Detail
 
 MEAN, STD, MOST, RMS, ZERO, BAD, COUNT = range(7)
 MIN_RUNS: Final = 8
@@ -60,9 +61,11 @@ class LayerChange:
     """One layer, before and after.
 
     Attributes:
-        size: relative difference of its numbers' size and spread.
+        size: relative difference of its numbers' size and spread; of the numbers, where there are snapshots.
         noise: the same between runs of one side.
         p: of the best test; None for pairs of the same inputs.
+        apart: what full tensors of the same inputs say; None without them.
+        detail: where in them the difference is; only of the first layer that differs.
     """
 
     model: str
@@ -77,6 +80,8 @@ class LayerChange:
     before: float
     after: float
     paired: bool = False
+    apart: Apart | None = None
+    detail: Detail | None = None
 
     @property
     def diverged(self) -> bool:
@@ -84,9 +89,38 @@ class LayerChange:
         return self.size > BEYOND * self.noise
 
 
+Order: TypeAlias = Mapping[tuple[str, str], float]  # place of a model's layer
+
+
 def order(layer: str) -> tuple[tuple[int, str | int], ...]:
-    """Sorts layers as models run them: numbers in names count as numbers."""
+    """Sorts layers as their names count: numbers in names are numbers."""
     return tuple((0, int(part)) if part.isdigit() else (1, part) for part in _DIGITS.split(layer))
+
+
+def running_order(*sides: Mapping[LayerKey, LayerRows]) -> Order:
+    """The order in which models run their layers: that of the run of which most is recorded.
+
+    Layers that are not in it, and all of a model whose records tell no time, go by their names.
+    """
+    runs: dict[str, dict[tuple[int, str], list[tuple[int, str]]]] = {}
+    names: dict[str, set[str]] = {}
+    for place, side in enumerate(sides):
+        for (model, layer, run), rows in side.items():
+            names.setdefault(model, set()).add(layer)
+            if run == "first":
+                for trace, at in zip(rows.traces, rows.times, strict=False):
+                    runs.setdefault(model, {}).setdefault((place, trace), []).append((at, layer))
+    found: dict[tuple[str, str], float] = {}
+    for model, layers in names.items():
+        longest = max(runs.get(model, {}).values(), key=len, default=[])
+        timed = sorted(longest, key=lambda item: (item[0], order(item[1])))
+        placed = {layer: float(at) for at, layer in enumerate(dict.fromkeys(layer for _, layer in timed))}
+        by_name = sorted(layers, key=order)
+        for at, layer in enumerate(by_name):
+            before = placed.get(by_name[at - 1], -1.0) if at else -1.0
+            placed.setdefault(layer, before + 1e-3)
+        found |= {(model, layer): at for layer, at in placed.items()}
+    return found
 
 
 def changes(
@@ -94,14 +128,17 @@ def changes(
     after: Mapping[LayerKey, LayerRows],
     same_inputs: SameInputs,
     repeated: tuple[SameInputs, SameInputs] = ({}, {}),
+    places: Order | None = None,
 ) -> list[LayerChange]:
     """Every layer that both sides know, in the order of the model.
 
     Args:
         same_inputs: by model: traces of the earlier side with those of the later one that had the same input.
         repeated: the same within each side: how far runs with one input are apart by themselves.
+        places: order of the layers; that of both sides' runs by default.
     """
-    keys = sorted({*before} & {*after}, key=lambda key: (key[0], order(key[1]), key[2]))
+    placed = running_order(before, after) if places is None else places
+    keys = sorted({*before} & {*after}, key=lambda key: (key[0], placed[key[:2]], key[2]))
     found: list[LayerChange | None] = []
     for key in keys:
         sides = before[key], after[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -44,13 +44,14 @@ def compare(
     started = time.perf_counter()
     told = step or _unwatched
     sides: list[tuple[Columns, Side]] = []
-    for name, source, window in (("before", before, window_before), ("after", after, window_after)):
-        reader = Reader(window)
-        with told(f"reading {name}") as progress:
-            reader.read(source, progress)
-        sides.append((reader.columns, reader.side()))
-    with told("comparing") as progress:
-        result = conclude((sides[0][0], sides[1][0]), (sides[0][1], sides[1][1]), progress)
+    with ExitStack() as stack:
+        for name, source, window in (("before", before, window_before), ("after", after, window_after)):
+            reader = stack.enter_context(closing(Reader(window)))
+            with told(f"reading {name}") as progress:
+                reader.read(source, progress)
+            sides.append((reader.columns, reader.side()))
+        with told("comparing") as progress:
+            result = conclude((sides[0][0], sides[1][0]), (sides[0][1], sides[1][1]), progress)
     return replace(result, seconds=time.perf_counter() - started)
 
 

@@ -1,7 +1,8 @@
 """The same question asked on both sides, found without its words.
 
-A query vector's SimHash is the same for the same vector; a text's checksum of 12 bits and its length are the
-same for the same text, and for one in some hundred thousand others.  Twice on one side tells how much
+A query vector's SimHash is the same for the same vector, and often for one very near it, which its text then
+tells apart; a text's checksum of 12 bits and its length are the same for the same text, and for one in some
+hundred thousand others.  Twice on one side tells how much
 answers differ by themselves.
 """
 
@@ -45,8 +46,10 @@ class Pairs:
 
 def find_pairs(before: Columns, after: Columns) -> tuple[Pairs, Pairing]:
     """Pair what can be paired, each row once."""
-    vectors = _vector_keys(before), _vector_keys(after)
     texts = _text_keys(before), _text_keys(after)
+    vectors = _vector_keys(before), _vector_keys(after)
+    if all(any(each) for each in texts):
+        vectors = _with_texts(vectors[0], texts[0]), _with_texts(vectors[1], texts[1])
     calls = _call_keys(before), _call_keys(after)
     pairs = Pairs(
         _matched(*vectors),
@@ -73,6 +76,13 @@ def _vector_keys(side: Columns) -> list[Hashable]:
     return [
         (fingerprint, filtered, route) if fingerprint and not error else None
         for fingerprint, filtered, error, route in zip(*columns, strict=True)
+    ]
+
+
+def _with_texts(vectors: list[Hashable], texts: list[Hashable]) -> list[Hashable]:
+    """Vectors of which it is known that they are the same text's: two near each other have one SimHash."""
+    return [
+        None if vector is None else (vector, text) for vector, text in zip(vectors, texts, strict=True)
     ]
 
 

@@ -67,7 +67,7 @@ class _Trace:
 
 
 class Reader:
-    """Makes the columns of one side.  For one thread.
+    """Makes the columns of one side.  For one thread; to be closed when the columns' tensors were looked at.
 
     Args:
         window: only spans and layer records that began within it.
@@ -79,6 +79,7 @@ class Reader:
         self._traces: dict[int, _Trace] = {}
         self._names: dict[int, str] = {}
         self._paths: tuple[str, ...] = ()
+        self._open: list[Any] = []
 
     def read(self, source: Source, progress: Progress | None = None) -> None:
         """Read a source to its end.
@@ -117,22 +118,26 @@ class Reader:
         recording = registry.nsz("read")([Path(path) for path in paths])
         total = sum(len(segment.chunks) for segment in recording.segments)
         done = 0
-        try:
-            for segment in recording.segments:
-                for first, end in self._within(segment.chunks):
-                    for record, resource in segment.records(first, end):
-                        self._take(record, resource)
-                    if progress is not None:
-                        progress(done + end, total)
-                done += len(segment.chunks)
-                self.columns.damage += [
-                    f"{segment.path.name}: {text}" for text in in_words(segment.damage_so_far)
-                ]
-                if not segment.finished:
-                    self.columns.damage.append(f"{segment.path.name}: unfinished; read as far as it goes")
-            self.columns.damage += [f"{name}: {reason}" for name, reason in recording.unreadable]
-        finally:
+        self._open.append(recording)
+        for segment in recording.segments:
+            for first, end in self._within(segment.chunks):
+                for record, resource in segment.records(first, end):
+                    self._take(record, resource)
+                if progress is not None:
+                    progress(done + end, total)
+            done += len(segment.chunks)
+            self.columns.damage += [
+                f"{segment.path.name}: {text}" for text in in_words(segment.damage_so_far)
+            ]
+            if not segment.finished:
+                self.columns.damage.append(f"{segment.path.name}: unfinished; read as far as it goes")
+        self.columns.damage += [f"{name}: {reason}" for name, reason in recording.unreadable]
+
+    def close(self) -> None:
+        """Let go of the files; tensors in the columns cannot be read any more."""
+        for recording in self._open:
             recording.close()
+        self._open.clear()
 
     def _within(self, chunks: Sequence[Any]) -> Iterator[tuple[int, int]]:
         """Stretches of chunks that may hold records of the window, a few chunks each."""

@@ -13,7 +13,9 @@ from neuronscope.diagnosis.comparing.columns import UNKNOWN, Columns, LayerRows,
 from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord, SpanRecord
 from neuronscope.signals.scores import scale_of
+from neuronscope.signals.tensors import TensorSnapshot
 
+MAX_RUNS: Final = 256  # of a model whose tensors are looked at
 MAX_LAYER_ROWS: Final = 4_000  # of a layer: more would make no threshold sharper
 CALLS: Final = frozenset(
     {"chat", "text_completion", "generate_content", "embeddings", "rerank", "moderation"}
@@ -189,8 +191,13 @@ def add_layer(side: Columns, record: LayerRecord) -> None:
     """Add a layer record to its layer's rows."""
     side.layer_records += 1
     side.tensors += record.tensor is not None
+    if record.role != "output" or record.index != 0:
+        return
+    trace = "" if record.trace_id is None else f"{record.trace_id:032x}"
+    if record.tensor is not None:
+        _add_snapshot(side, record, record.tensor, trace)
     summary = record.summary
-    if summary is None or record.role != "output" or record.index != 0:
+    if summary is None:
         return
     run = "first" if record.step == 0 else "later"
     rows = side.layers.setdefault((record.model, record.layer_id, run), LayerRows())
@@ -210,9 +217,17 @@ def add_layer(side: Columns, record: LayerRecord) -> None:
             float(count),
         )
     )
-    rows.traces.append("" if record.trace_id is None else f"{record.trace_id:032x}")
+    rows.traces.append(trace)
+    rows.times.append(record.time_unix_ns)
     if summary.sketch is not None and len(rows.sketches) < MAX_LAYER_ROWS // 4:
         rows.sketches.append(summary.sketch)
+
+
+def _add_snapshot(side: Columns, record: LayerRecord, tensor: TensorSnapshot, trace: str) -> None:
+    runs = side.snapshots.setdefault(record.model, {})
+    key = (trace, record.span_id, record.step)
+    if key in runs or len(runs) < MAX_RUNS:
+        runs.setdefault(key, {}).setdefault(record.layer_id, tensor)
 
 
 def _number(value: Any) -> float:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, cast
 
 import numpy as np
 
 from neuronscope.diagnosis.comparing.case import FACT, PAIRED, TESTED, Case, cause, fact, groups
-from neuronscope.diagnosis.comparing.columns import Columns, LayerKey, LayerRows, Table
-from neuronscope.diagnosis.comparing.diverging import LayerChange, bad_runs, changes, dead, order
-from neuronscope.diagnosis.comparing.pairs import Rows
-from neuronscope.diagnosis.comparing.result import Cause, Evidence, Plot, Shape
+from neuronscope.diagnosis.comparing.columns import Columns, LayerKey, Table
+from neuronscope.diagnosis.comparing.diverging import LayerChange, bad_runs, dead
+from neuronscope.diagnosis.comparing.layers import (
+    common_layers,
+    first_diverged,
+    from_tensors,
+    layer_changes,
+    layer_plot,
+    layer_traces,
+    places_of,
+)
+from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
 
 DEAD: Final = 0.10
@@ -80,7 +88,7 @@ def precision_changed(case: Case) -> Iterator[Cause]:
             mixed = case.mix(f"{what} of {model}", *values)
             if mixed is not None and mixed.distance >= 0.5 and mixed.switched:
                 found.setdefault(model, []).append(fact(what, mixed, lambda value: str(value or "none")))
-    for (model, layer, run), (before, after) in _common(case.before.layers, case.after.layers):
+    for (model, layer, run), (before, after) in common_layers(case):
         del run
         if before.dtypes and after.dtypes:
             old, new = (rows.dtypes.most_common(1)[0] for rows in (before, after))
@@ -101,43 +109,52 @@ def precision_changed(case: Case) -> Iterator[Cause]:
 
 def layers_diverged(case: Case) -> Iterator[Cause]:
     """The first layer whose numbers are beyond what they do by themselves."""
-    found = layer_changes(case)
     by_model: dict[str, list[LayerChange]] = {}
-    for item in found:
+    for item in layer_changes(case):
         if item.p is not None:
             case.p_values.append(item.p)
         by_model.setdefault(item.model, []).append(item)
     for model, layers in by_model.items():
-        first = _first_diverged(layers)
-        if first is None:
-            continue
-        after = [item for item in layers if item.diverged]
-        how = _WORDS[first.how.value]
-        yield cause(
-            Kind.LAYERS_DIVERGED,
-            f"{model}: {first.layer}",
-            f"In {model} the numbers are others from {first.layer} on ({len(after)} of "
-            f"{len(layers)} layers): {how}. "
-            f"They differ by {first.size:.2g} of their size, "
-            f"{first.size / max(first.noise, 1e-12):.3g} times the noise.",
-            [
-                Evidence(
-                    f"size of {first.layer}'s numbers, median",
-                    first.before,
-                    first.after,
-                    first.size,
-                    first.how.value,
-                    "",
-                    first.n_before,
-                    first.n_after,
-                    first.p,
-                    layer_plot(model, [item for item in layers if item.run == first.run]),
-                )
-            ],
-            PAIRED if first.paired else TESTED,
-            _layer_traces(case, first),
-            effect=min(1.0, first.size),
-        )
+        first = first_diverged(layers)
+        if first is not None:
+            yield _diverged(case, model, layers, first)
+
+
+def _diverged(case: Case, model: str, layers: list[LayerChange], first: LayerChange) -> Cause:
+    told, evidence = from_tensors(first)
+    after = [item for item in layers if item.diverged]
+    blind = [item for item in layers[: layers.index(first)] if item.apart is None] if first.apart else []
+    summary = (
+        f"In {model} the numbers are others from {first.layer} on ({len(after)} of {len(layers)} layers): "
+        f"{_WORDS[first.how.value]}. They differ by {first.size:.2g} of their size, "
+        f"{first.size / max(first.noise, 1e-12):.3g} times the noise.{told}"
+    )
+    if blind:
+        summary += f" Of {len(blind)} layers before it only summaries are known, which see less."
+    what = f"size of {first.layer}'s numbers, median"
+    return cause(
+        Kind.LAYERS_DIVERGED,
+        f"{model}: {first.layer}",
+        summary,
+        [
+            Evidence(
+                what,
+                first.before,
+                first.after,
+                first.size,
+                first.how.value,
+                "",
+                first.n_before,
+                first.n_after,
+                first.p,
+                layer_plot(model, [item for item in layers if item.run == first.run]),
+            ),
+            *evidence,
+        ],
+        PAIRED if first.paired else TESTED,
+        layer_traces(case, first),
+        effect=min(1.0, first.size),
+    )
 
 
 def non_finite(case: Case) -> Iterator[Cause]:
@@ -158,7 +175,8 @@ def non_finite(case: Case) -> Iterator[Cause]:
         return
     place = 1 if bad[1] * total[0] > bad[0] * total[1] else 0
     worst = sides[place]
-    born = sorted((key for key, (n, _, _) in worst.items() if n), key=lambda key: (key[0], order(key[1])))
+    places = places_of(case)
+    born = sorted((key for key, (n, _, _) in worst.items() if n), key=lambda key: (key[0], places[key[:2]]))
     model = (
         born[0][0]
         if born
@@ -207,7 +225,7 @@ def _certain(share: Evidence, bad: list[int]) -> Evidence:
 def dead_units(case: Case) -> Iterator[Cause]:
     """More of a layer's numbers are zero."""
     worst: tuple[float, LayerKey, tuple[float, float, int, int]] | None = None
-    for key, (before, after) in _common(case.before.layers, case.after.layers):
+    for key, (before, after) in common_layers(case):
         found = dead(before, after)
         if found is None or abs(found[1] - found[0]) < DEAD:
             continue
@@ -216,8 +234,9 @@ def dead_units(case: Case) -> Iterator[Cause]:
     if worst is None:
         return
     effect, (model, layer, _), (old, new, m, n) = worst
-    first = _first_diverged(item for item in layer_changes(case) if item.model == model)
-    if first is not None and order(first.layer) < order(layer):
+    first = first_diverged(item for item in layer_changes(case) if item.model == model)
+    places = places_of(case)
+    if first is not None and places[model, first.layer] < places[model, layer]:
         return  # it began before, in another way
     rows = case.before.layers[worst[1]], case.after.layers[worst[1]]
     zeros = [np.array([row[4] for row in each.values]) for each in rows]
@@ -231,99 +250,6 @@ def dead_units(case: Case) -> Iterator[Cause]:
         (rows[0].traces, rows[1].traces),
         effect=effect,
     )
-
-
-# --- what these detectors share ----------------------------------------------------------------------------
-def layer_changes(case: Case) -> list[LayerChange]:
-    """All layers, from layer records; of models without, from what spans tell about their layers."""
-    known: list[LayerChange] | None = case.memo.get("layers")
-    if known is None:
-        same = _same_inputs(case)
-        repeated = (
-            _repeats(case.before.calls, case.pairs.repeated_calls[0]),
-            _repeats(case.after.calls, case.pairs.repeated_calls[1]),
-        )
-        known = changes(case.before.layers, case.after.layers, same, repeated)
-        models = {item.model for item in known}
-        more = changes(case.before.aggregated, case.after.aggregated, {})
-        case.memo["layers"] = known = [*known, *(item for item in more if item.model not in models)]
-    return known
-
-
-def _first_diverged(layers: Iterable[LayerChange]) -> LayerChange | None:
-    """The first layer that is beyond its noise, for certain."""
-    return next((item for item in layers if item.diverged and (item.p is None or item.p < 1e-4)), None)
-
-
-def _same_inputs(case: Case) -> dict[str, dict[str, str]]:
-    """By model: traces of both sides in which it had the same input.
-
-    Of a model whose texts are known by their checksums: the same text.  Of others: a prompt of the same
-    length, in a trace whose search had the same query vector and found the same documents.
-    """
-    tables = case.before.calls, case.after.calls
-    watched = tables[0].labels("watched"), tables[1].labels("watched")
-    names = tables[0].labels("trace"), tables[1].labels("trace")
-    found: dict[str, dict[str, str]] = {}
-    for row, later in case.pairs.calls:
-        if watched[0][row] and watched[0][row] == watched[1][later]:
-            found.setdefault(watched[0][row], {})[names[0][row]] = names[1][later]
-    searches = case.before.searches, case.after.searches
-    asked = searches[0].labels("trace"), searches[1].labels("trace")
-    ids = searches[0].labels("ids"), searches[1].labels("ids")
-    alike = [
-        (asked[0][row], asked[1][later])
-        for row, later in case.pairs.vectors
-        if ids[0][row] and ids[0][row] == ids[1][later]
-    ]
-    tokens = [
-        dict(zip(zip(watched[n], names[n], strict=True), tables[n].number("input_tokens"), strict=True))
-        for n in (0, 1)
-    ]
-    for model in {*watched[0]} - {*found, ""}:
-        found[model] = {
-            trace: later
-            for trace, later in alike
-            if (length := tokens[0].get((model, trace))) is not None
-            and length == tokens[1].get((model, later))
-        }
-    return found
-
-
-def _repeats(table: Table, rows: Rows) -> dict[str, dict[str, str]]:
-    """By model: traces of one side with later ones that had the same text."""
-    watched, names = table.labels("watched"), table.labels("trace")
-    found: dict[str, dict[str, str]] = {}
-    for row, later in rows:
-        if watched[row] and watched[row] == watched[later]:
-            found.setdefault(watched[row], {})[names[row]] = names[later]
-    return found
-
-
-def layer_plot(model: str, layers: list[LayerChange]) -> Plot:
-    """How far each layer's numbers are apart, beside the noise."""
-    return Plot(
-        Shape.LAYERS,
-        f"relative difference of the layers of {model}",
-        tuple(item.noise for item in layers),
-        tuple(item.size for item in layers),
-        labels=tuple(item.layer for item in layers),
-        floor=tuple(4 * item.noise for item in layers),
-        unit="1",
-    )
-
-
-def _common(
-    before: dict[LayerKey, LayerRows], after: dict[LayerKey, LayerRows]
-) -> Iterator[tuple[LayerKey, tuple[LayerRows, LayerRows]]]:
-    for key in sorted({*before} & {*after}, key=lambda key: (key[0], order(key[1]), key[2])):
-        yield key, (before[key], after[key])
-
-
-def _layer_traces(case: Case, item: LayerChange) -> tuple[list[str], list[str]]:
-    key = (item.model, item.layer, item.run)
-    rows = [side.layers.get(key) or side.aggregated.get(key) for side in case.sides]
-    return (rows[0].traces if rows[0] else []), (rows[1].traces if rows[1] else [])
 
 
 def _traces(case: Case, pair: tuple[Any, Any]) -> tuple[list[str], list[str]]:
