@@ -181,6 +181,7 @@ def test_faults_of_the_adapter_change_nothing(
     if part == "readers":
         changes = {}
         monkeypatch.setattr(routes, "route_of", broken_route)
+        monkeypatch.setattr(routes, "POSTED", {})
     elif part == "stream.body":
         changes = {"stream": dataclasses.replace(stream, body=broken)}
     elif part not in ("snapshot", "body", "inject_headers"):

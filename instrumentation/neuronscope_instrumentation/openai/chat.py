@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Mapping
+from typing import Any, Final
 
 from neuronscope.engine.facts import request_table
 from neuronscope.instrumentation import Endpoint, Operation, Request
@@ -38,16 +38,24 @@ _OUTPUT_TYPE: Final = "output_type"
 _STOP: Final = "stop"
 _TOOLS: Final = "tools"
 _LISTS: Final = (list, tuple)
+# What most requests do not have.
+_RARE: Final = frozenset({"functions", "modalities", "response_format", "stop", "tools"})
 
 
 def keep_chat(kept: dict[str, Any], body: Mapping[str, Any], content: bool) -> None:
     """Add to `kept` what of a request's body is no scalar."""
     messages: Any = body.get("messages")
-    known: Sequence[Any] | None = cast("Sequence[Any]", messages) if isinstance(messages, _LISTS) else None
-    if known is not None:
-        kept[_MESSAGE_COUNT] = len(known)
+    is_list = isinstance(messages, _LISTS)
+    if is_list:
+        kept[_MESSAGE_COUNT] = len(messages)
     if content:
-        kept[_MESSAGES] = [] if known is None else list(known)  # never what reading would use up
+        kept[_MESSAGES] = [*messages] if is_list else []  # never what reading would use up
+    if not _RARE.isdisjoint(body):
+        _keep_rare(kept, body, content)
+
+
+def _keep_rare(kept: dict[str, Any], body: Mapping[str, Any], content: bool) -> None:
+    if content:
         stop = body.get("stop")
         if stop is not None:
             kept[_STOP] = [stop] if isinstance(stop, str) else list(items(stop))

@@ -11,9 +11,10 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from neuronscope.instrumentation import Endpoint, Snapshot
-from neuronscope_instrumentation.common.fields import mapping, subset, text
+from neuronscope_instrumentation.common.fields import fields, mapping, subset, text
 from neuronscope_instrumentation.openai.audio import SPEECH, TRANSCRIPTION, keep_speech, keep_transcription
 from neuronscope_instrumentation.openai.chat import CHAT, keep_chat
+from neuronscope_instrumentation.openai.clients import peer_of
 from neuronscope_instrumentation.openai.completions import COMPLETIONS, keep_completion
 from neuronscope_instrumentation.openai.embeddings import EMBEDDINGS, keep_embeddings
 from neuronscope_instrumentation.openai.events import FETCH, RESPONSES
@@ -46,6 +47,7 @@ _KEPT: Final = frozenset(
         "top_p",
     }
 )
+MAX_POSTED: Final = 256
 Keep = Callable[[dict[str, Any], Mapping[str, Any], bool], None]
 
 
@@ -56,23 +58,42 @@ class Route(NamedTuple):
     keep: Keep | None
 
 
+# What was posted to before: the same few paths for all calls.
+POSTED: Final[dict[str, tuple[Route | None, bool]]] = {}
+
+
 def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot | None:
     """What to keep of a call to the client's `request`; None for endpoints that call no model."""
     options = arguments["options"]
-    route = route_of(options.method, options.url)
+    told = fields(options)  # its attributes, each of which costs pydantic a look at two tables
+    url = told["url"]
+    known = POSTED.get(url) if told["method"] == "post" else None
+    if known is None:
+        known = _look_up(told["method"], url)
+    route, is_path = known
     if route is None:
         return None
-    if route.keep is None:
+    endpoint, keep = route
+    if keep is None:
         return _fetch(client, options, arguments)
-    body = mapping(options.json_data)
+    body = mapping(told.get("json_data"))
     if body is None:
         return None
-    if options.extra_json:
-        body = {**body, **options.extra_json}  # as the SDK merges `extra_body`
+    extra = told.get("extra_json")
+    if extra:
+        body = {**body, **extra}  # as the SDK merges `extra_body`
     kept = subset(body, _KEPT)
-    route.keep(kept, body, content)
-    target = store_of(options.url) if route.endpoint is SEARCH else text(body.get("model"))
-    return Snapshot(route.endpoint, target, kept, peer(client, options.url))
+    keep(kept, body, content)
+    target = store_of(url) if endpoint is SEARCH else text(body.get("model"))
+    return Snapshot(endpoint, target, kept, peer_of(client) if is_path else peer(client, url))
+
+
+def _look_up(method: str, url: str) -> tuple[Route | None, bool]:
+    """The route of a request, and whether its URL is a path at the client's own server."""
+    found = route_of(method, url), "://" not in url
+    if method == "post" and len(POSTED) < MAX_POSTED:
+        POSTED[url] = found
+    return found
 
 
 def _fetch(client: Any, options: Any, arguments: Mapping[str, Any]) -> Snapshot:
