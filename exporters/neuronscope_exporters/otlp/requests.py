@@ -209,14 +209,12 @@ class _Request:
         self.count += count
 
     def payload(self) -> Payload:
-        """The request as it is sent."""
-        body = self._head + b"".join(
-            [
-                b"\x12" + delimited(self._scope(key) + b"".join(members))
-                for key, members in self._scopes.items()
-            ]
-        )
-        return Payload(b"\x0a" + delimited(body), self.count)
+        """The request as it is sent; put together in one copy, since it is large."""
+        parts = [self._head]
+        for key, members in self._scopes.items():
+            scope = self._scope(key)
+            parts += (b"\x12", varint(len(scope) + sum(map(len, members))), scope, *members)
+        return Payload(b"".join([b"\x0a", varint(sum(map(len, parts))), *parts]), self.count)
 
 
 def encode_resource(resource: Attributes) -> bytes:
