@@ -86,7 +86,8 @@ class SpanMetrics:
         seconds = (record.end_unix_ns - record.start_unix_ns) / 1e9
         exemplar = (record.trace_id, record.span_id) if record.trace_flags & 1 else None
         told: Told = (attributes, seconds, exemplar, record.end_unix_ns)
-        if names.PROVIDER_NAME in attributes:
+        is_call = names.PROVIDER_NAME in attributes
+        if is_call:
             self._call(told, call)
         if names.DB_SYSTEM in attributes:
             self._observe(names.DB_DURATION, seconds, attributes, exemplar)
@@ -95,7 +96,7 @@ class SpanMetrics:
         elif record.kind is SpanKind.SERVER and names.HTTP_REQUEST_METHOD in attributes:
             self._observe(names.HTTP_DURATION, seconds, attributes, exemplar)
             self._stage(self._requests, "request", told)
-        if names.OPERATION_NAME in attributes:
+        if not is_call and names.OPERATION_NAME in attributes:
             self._stage(self._stages, None, told)
         if record.kind is not SpanKind.CLIENT:
             self._model_call(attributes, exemplar)
@@ -108,19 +109,20 @@ class SpanMetrics:
         rows, row = missing
         attributes = told[0]
         operation, error = attributes.get(names.OPERATION_NAME), attributes.get(names.ERROR_TYPE)
-        if stage is None and isinstance(operation, str):
-            stage = _STAGES.get(operation)
+        if stage is None:
+            stage = _stage_of(operation)
         if rows is None:
             rows = _rows(phase[1] for phase in _PHASES) if stage is not None else []
             if _is_label(operation) and _is_label(error):
                 known[operation, error] = rows
-        labels: Labels = ((names.ERROR_TYPE, error),) if isinstance(error, str) else ()
+        self._metrics.fill_rows(rows, row, lambda row: self._phase(row // 2, str(stage), error), told)
 
-        def find(row: int) -> tuple[Histogram, bool]:
-            name = _PHASES[row // 2][0] or str(stage)
-            return self._metrics.series(names.STAGE_DURATION, (("stage", name), *labels))
-
-        self._metrics.fill_rows(rows, row, find, told)
+    def _phase(self, position: int, stage: str, error: object) -> tuple[Histogram, bool]:
+        """The series of one of a stage's phases."""
+        labels: Labels = (("stage", _PHASES[position][0] or stage),)
+        if isinstance(error, str):
+            labels = (*labels, (names.ERROR_TYPE, error))
+        return self._metrics.series(names.STAGE_DURATION, labels)
 
     def _model_call(self, attributes: Mapping[str, Any], exemplar: tuple[int, int] | None) -> None:
         """What is known of a model's call in this process."""
@@ -137,19 +139,14 @@ class SpanMetrics:
             self._metrics.observe(metric, value, labels_of(metric, attributes), exemplar)
 
     def _call(self, told: Told, call: Invocation | None) -> None:
-        """A GenAI call: its series are looked up together, by one key."""
+        """A GenAI call, also as a stage of its request: its series are looked up together, by one key."""
         attributes = told[0]
         priced = names.COST_PRICES in attributes
         billed = attributes.get(names.OPERATION_NAME) not in _AGGREGATES
         known = self._priced if priced else self._known
         missing = self._metrics.fill_known(known, _LABELS, told)
         if missing is not None:
-            rows, row = missing
-            if rows is None:
-                rows, attributes = self._series_of(
-                    known, attributes, _rows_of_call(billed=billed, priced=priced)
-                )
-            self._metrics.fill_rows(rows, row, lambda row: self._find(rows[row], row // 2, attributes), told)
+            self._find_series(known, missing, told, _rows_of_call(attributes, billed=billed, priced=priced))
         if priced and names.COST not in attributes:
             self._metrics.add(names.UNPRICED, 1, labels_of(names.UNPRICED, attributes))
         tenant = attributes.get(names.TENANT)
@@ -158,6 +155,29 @@ class SpanMetrics:
         if call is not None and call.stream is not None:
             gaps = ((later - earlier) / 1e9 for earlier, later in pairwise(call.stream.times))
             self._metrics.observe_all(names.PER_CHUNK, gaps, labels_of(names.PER_CHUNK, attributes), told[2])
+
+    def _find_series(
+        self,
+        known: dict[tuple[object, ...], Rows],
+        missing: tuple[Rows | None, int],
+        told: Told,
+        rows_of_call: Rows,
+    ) -> None:
+        """Record what could not be recorded in series that are known."""
+        rows, row = missing
+        attributes = given = told[0]
+        if rows is None:
+            rows, attributes = self._series_of(known, given, rows_of_call)
+        phases = len(rows) // 2 - (len(_PHASES) if _stage_of(given.get(names.OPERATION_NAME)) else 0)
+
+        def find(row: int) -> tuple[Histogram | Counter, bool]:
+            position = row // 2
+            if position < phases:
+                return self._find(rows[row], position, attributes)
+            stage = str(_stage_of(given.get(names.OPERATION_NAME)))
+            return self._phase(position - phases, stage, given.get(names.ERROR_TYPE))
+
+        self._metrics.fill_rows(rows, row, find, told)
 
     def _tenant(self, tenant: Any, attributes: Mapping[str, Any], *, billed: bool) -> None:
         """Who caused how much: by tenant alone, since its product with models would be too many series."""
@@ -217,9 +237,19 @@ def _rows(keys: Iterable[str | None]) -> Rows:
     return list(chain.from_iterable((key, None) for key in keys))
 
 
-def _rows_of_call(*, billed: bool, priced: bool) -> Rows:
+def _rows_of_call(attributes: Attributes, *, billed: bool, priced: bool) -> Rows:
+    """What a call may tell, and at the end what it tells as a stage."""
     keys = [key for _, _, key in (_CALL if billed else _CALL[:_UNBILLED])]
-    return _rows([*keys, names.COST] if priced else keys)
+    if priced:
+        keys.append(names.COST)
+    if _stage_of(attributes.get(names.OPERATION_NAME)) is not None:
+        keys += [key for _, key in _PHASES]
+    return _rows(keys)
+
+
+def _stage_of(operation: object) -> str | None:
+    """The stage of its request that a call is."""
+    return _STAGES.get(operation) if isinstance(operation, str) else None
 
 
 def _is_label(value: object) -> bool:
