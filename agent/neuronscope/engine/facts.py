@@ -176,6 +176,7 @@ _REQUEST_FIELDS: Final = tuple(chain.from_iterable(_REQUEST))
 _RESPONSE_FIELDS: Final = tuple(chain.from_iterable(_RESPONSE))
 
 
+@lru_cache(maxsize=1024)
 def span_name(operation: Operation, target: str | None, method: str) -> str:
     """The span's name by the semantic conventions; a store call is named by its own method."""
     first = method if operation is Operation.STORE else operation

@@ -63,6 +63,7 @@ class Structure:
         self._on_want = on_want
         self._wanted = True
         self._spent_at: float | None = None
+        self._closed_until = 0.0  # nothing changes before; this is asked at every call
 
     def admits(self, trace_id: int) -> bool:
         """Is this trace's structure read?  All calls of a trace are, or none (in `GRACE_S`).
@@ -73,22 +74,30 @@ class Structure:
         if trace_id in self._admitted:
             return True
         now = self._clock()
+        if now < self._closed_until:
+            return False
         self._left, self._at = min(BURST, self._left + RATE * (now - self._at)), now
         if self._spent_at is not None:
             if self._left < REFILL:
-                if now > self._spent_at + GRACE_S:
-                    self._want(False)
-                return False
+                return self._stay_closed(self._spent_at + GRACE_S, now)
             self._spent_at = None
             self._want(True)
         elif self._left < 1:
             self._spent_at = now
-            return False
+            return self._stay_closed(now + GRACE_S, now)
         self._left -= 1
         self._admitted[trace_id] = None
         if len(self._admitted) > MAX_TRACES:
             self._admitted.popitem(last=False)
         return True
+
+    def _stay_closed(self, graced_until: float, now: float) -> bool:
+        if now > graced_until:
+            self._want(False)
+            self._closed_until = now + (REFILL - self._left) / RATE
+        else:
+            self._closed_until = min(graced_until, now + (REFILL - self._left) / RATE)
+        return False
 
     def _want(self, wanted: bool) -> None:
         if wanted is not self._wanted:

@@ -56,7 +56,7 @@ class SpanLink(Struct, frozen=True):
     dropped_attributes: int = 0
 
 
-class SpanRecord(Struct, frozen=True):
+class SpanRecord(Struct, frozen=True, gc=False):
     """A finished span, its content already masked by policy.
 
     Attributes:
