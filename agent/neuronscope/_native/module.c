@@ -37,7 +37,11 @@ static PyMethodDef functions[] = {
     ONE("split_ids", ns_split_ids),
     FAST("count_interval", ns_count_interval),
     /* inside a torch model */
-    FAST("bind_turns", ns_bind_turns),
+    FAST("bind_state", ns_bind_state),
+    FAST("bind_slots", ns_bind_slots),
+    FAST("bind_calls", ns_bind_calls),
+    ONE("leave", ns_leave),
+    ONE("release", ns_release),
     FAST("bind_tensors", ns_bind_tensors),
     ONE("describe", ns_describe),
     ONE("summarize", ns_summarize),

@@ -36,7 +36,11 @@ PyObject *ns_arguments(PyObject *module, Args args, Py_ssize_t n);          /* c
 PyObject *ns_with_item(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_split_ids(PyObject *module, PyObject *bits);
 PyObject *ns_count_interval(PyObject *module, Args args, Py_ssize_t n);
-PyObject *ns_bind_turns(PyObject *module, Args args, Py_ssize_t n);         /* torch_turns.c */
+PyObject *ns_bind_state(PyObject *module, Args args, Py_ssize_t n);         /* torch_state.c */
+PyObject *ns_bind_slots(PyObject *module, Args args, Py_ssize_t n);         /* torch_slots.c */
+PyObject *ns_leave(PyObject *module, PyObject *sites);
+PyObject *ns_release(PyObject *module, PyObject *sites);
+PyObject *ns_bind_calls(PyObject *module, Args args, Py_ssize_t n);         /* torch_visits.c */
 PyObject *ns_bind_tensors(PyObject *module, Args args, Py_ssize_t n);       /* torch_tensors.c */
 PyObject *ns_describe(PyObject *module, PyObject *tensor);
 PyObject *ns_summarize(PyObject *module, PyObject *tensor);
@@ -58,7 +62,7 @@ int ns_tensors_ready(void);
 /* Add a file's types to the module; -1 with an exception. */
 int ns_add_series(PyObject *module); /* series.c */
 int ns_add_chunks(PyObject *module); /* chunks.c */
-int ns_add_turns(PyObject *module);  /* torch_turns.c */
+int ns_add_turns(PyObject *module);  /* torch_run.c */
 int ns_add_entry(PyObject *module);  /* entry.c */
 
 /* Whether a call got as many arguments as it needs; 0 with an exception. */

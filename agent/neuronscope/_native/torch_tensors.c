@@ -2,7 +2,7 @@
  *
  * After a layer the caches hold its weights, and every Python function on the way to a summary costs ten times
  * what it does in a loop.  So what is usual is done here in one piece, and anything else left to the twins. */
-#include "torch.h"
+#include "turns.h"
 #include <math.h>
 
 typedef int (*Kernel)(const void *data, int64_t kind, const void *table, int64_t count, const int64_t *dims,
@@ -78,8 +78,8 @@ ns_bind_tensors(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
     Py_RETURN_NONE;
 }
 
-static int
-is_exact(PyObject *tensor)
+int
+ns_is_exact(PyObject *tensor)
 {
     PyObject *type = (PyObject *)Py_TYPE(tensor);
     return tensor_type != NULL && (type == tensor_type || type == parameter_type);
@@ -110,7 +110,7 @@ elements_of(PyObject *tensor)
 PyObject *
 ns_describe(PyObject *Py_UNUSED(module), PyObject *tensor)
 {
-    if (!is_exact(tensor))
+    if (!ns_is_exact(tensor))
         Py_RETURN_NONE;
     int truth = ns_is_true(&asked[MODES]);
     if (truth != 0)
@@ -143,7 +143,7 @@ ns_describe(PyObject *Py_UNUSED(module), PyObject *tensor)
 static int
 readable(PyObject *tensor, long long *kind, long long *count, long long *width, const void **data)
 {
-    if (kernel == NULL || !is_exact(tensor))
+    if (kernel == NULL || !ns_is_exact(tensor))
         return 0;
     int truth = ns_is_true(&asked[MODES]); /* a mode of the user's would see even `.dtype` */
     if (truth != 0)
@@ -304,7 +304,7 @@ tell(PyObject *observers, PyObject *output)
     Py_XDECREF(now);
     if (now != Py_False)
         return now == NULL ? -1 : 0;
-    PyObject *tensor = is_exact(output) ? Py_NewRef(output) : ns_ask(&asked[FIRST], output);
+    PyObject *tensor = ns_is_exact(output) ? Py_NewRef(output) : ns_ask(&asked[FIRST], output);
     if (tensor == NULL || tensor == Py_None) {
         Py_XDECREF(tensor);
         return tensor == NULL ? -1 : 0;

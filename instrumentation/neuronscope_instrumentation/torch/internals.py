@@ -109,6 +109,46 @@ FOR_COMPILED: Final[tuple[Callable[..., Any], ...]] = (
 )  # fmt: skip
 
 
+def _plain_call() -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
+    """`nn.Module._call_impl`, where it is known to do nothing but call `forward` if there are no hooks.
+
+    With it the hooks of every module, and the namespace whose `_trace_module_map` is set while torch.jit
+    wants to be told of each module.
+    """
+    kind: Any = torch.nn.Module
+    known = (
+        "torch", "_C", "_get_tracing_state", "_slow_forward", "forward", "_backward_hooks",
+        "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks",
+    )  # fmt: skip
+    hooks = (
+        "_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+    )  # fmt: skip
+    slow = {"_get_tracing_state", "forward", "ScriptMethod", "_trace_module_map", "push_scope", "pop_scope"}
+    call = kind._call_impl
+    namespace = getattr(getattr(torch.jit, "_trace", None), "__dict__", {})
+    if (
+        call.__code__.co_names[:13] != (*known, *hooks)
+        or not slow <= set(kind._slow_forward.__code__.co_names)
+        or "_trace_module_map" not in namespace
+    ):
+        return None
+    return call, tuple(call.__globals__[name] for name in hooks), namespace
+
+
+PLAIN_CALL: Final = _plain_call()
+
+
+def calls_forward(kind: Any) -> bool:
+    """Is a call of a module of this class one of its `forward` as long as there are no hooks?"""
+    plain: Any = torch.nn.Module
+    return (
+        PLAIN_CALL is not None
+        and kind._call_impl is PLAIN_CALL[0]
+        and kind._slow_forward is plain._slow_forward
+    )
+
+
 def _no_dynamo(_: Any) -> Any:
     return None
 

@@ -12,21 +12,21 @@ A copied instance dictionary would carry the slot to another module, which would
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache, partial
 from types import CodeType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch import nn
 
-from neuronscope.compiled import find
+from neuronscope.compiled import choose, find
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import LayerCallback
+from neuronscope.native import new_lock
 from neuronscope.signals.tensors import TensorSummary
 from neuronscope.summaries import kernel
 from neuronscope_instrumentation.torch.internals import (
@@ -46,7 +46,7 @@ from neuronscope_instrumentation.torch.summary import ELEMENTS, OTHER_KEYS
 # Methods, looked up on the instance, that copy its dictionary or keep its `_call_impl`.
 _STEP_ASIDE_FOR: Final = ("__getstate__", "__reduce__", "_replicate_for_data_parallel", "compile")
 
-_lock = threading.RLock()  # re-entrant: the garbage collector may run an undo inside an install
+_lock: Final = new_lock()  # re-entrant: the garbage collector may run an undo inside an install
 
 
 class _Notifying(threading.local):
@@ -54,15 +54,6 @@ class _Notifying(threading.local):
 
 
 _notifying: Final = _Notifying()
-
-
-def _new_lock() -> None:
-    global _lock  # noqa: PLW0603  a forked child must not inherit a lock that another thread held
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)
 
 
 class Observer:
@@ -128,7 +119,25 @@ class Tap(Protocol):
         ...
 
 
-class Slot:
+class PlainSlotTurns:
+    """What coming to a module and leaving it needs of its slot; `Slot` says what it is."""
+
+    __slots__ = ("entries", "entry", "identity", "ready", "size", "visitor")
+
+    entries: dict[str, Any]
+    entry: Callable[..., Any] | None
+    identity: int
+    ready: Visitor | None
+    size: int
+    visitor: Visitor | None
+
+
+SlotTurns = PlainSlotTurns
+if not TYPE_CHECKING:
+    SlotTurns = find("SlotTurns") or PlainSlotTurns
+
+
+class Slot(SlotTurns):
     """Stands for one module's `_call_impl` and tells the module's observers of each output.
 
     There is one per module, however many watch; `observers` is replaced, never changed, so a running
@@ -148,8 +157,7 @@ class Slot:
     """
 
     __slots__ = (
-        "below", "edits", "entries", "entry", "identity", "key", "module", "observers", "ready", "size",
-        "taps", "visitor", "visitors",
+        "below", "edits", "key", "module", "observers", "taps", "visitors",
     )  # fmt: skip
 
     def __init__(self, module: nn.Module | None = None) -> None:
@@ -159,12 +167,11 @@ class Slot:
         self.key = CALL
         self.below: Callable[..., Any] | None = None
         self.observers: tuple[Observer, ...] = ()
-        self.visitor: Visitor | None = None
-        self.ready: Visitor | None = None
+        self.visitor = self.ready = None
         self.visitors: dict[Any, Visitor] = {}
         self.identity = id(self.module)
-        self.entries: dict[str, Any] = {}
-        self.entry: Callable[..., Any] | None = None  # the slot itself, without referring to itself
+        self.entries = {}
+        self.entry = None  # the slot itself, without referring to itself
         self.size = -1
         self.edits: tuple[Callable[[Any], Any], ...] = ()
         self.taps: tuple[Tap, ...] = ()
@@ -370,7 +377,7 @@ def visit(slot: Slot, module: nn.Module, visitor: Visitor) -> Visitor:
         _lock.release()
 
 
-def leave(visitors: Iterable[Visitor]) -> None:
+def _leave(visitors: list[Visitor]) -> None:
     """Visitors leave; idempotent, from any thread."""
     with _lock:
         for visitor in visitors:
@@ -528,6 +535,8 @@ def _notify(observers: tuple[Observer, ...], output: object) -> None:
         snapshot.close()
 
 
+leave: Final[Callable[[list[Any]], None]] = choose("leave", _leave)
+
 # What ends `Slot.__call__`, compiled, with the guard around each observer.
 _tell: Final[Callable[[tuple[Observer, ...], object], None] | None] = find("tell")
 
@@ -550,6 +559,9 @@ _bind()
 # aside while it traces, in whichever thread: graphs and recompilations are those of the plain model.
 _live: Final[dict[int, Slot]] = {}  # by the identity of the reference to their module
 _hidden: Final[list[tuple[Slot, nn.Module]]] = []
+
+if (_bind_slots := find("bind_slots")) is not None:
+    _bind_slots(_lock.acquire, _lock.release, _leave_others, _hidden, _live, CALL)
 
 
 def _forget(module: weakref.ref[nn.Module]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from neuronscope.interventions.errors import SiteNotReachedError, WrongValueError
 from neuronscope_instrumentation.torch.interventions import values
 from neuronscope_instrumentation.torch.interventions.sites import Site
+from neuronscope_instrumentation.torch.interventions.turning import TakeTurns
 from neuronscope_instrumentation.torch.outputs import tensor_leaves
 
 
@@ -36,7 +37,7 @@ class Cache(Mapping[str, list[Entry]]):
     place since raises.  ``clone=True`` copies at once, ``device=`` moves; both cost what a copy costs.
     """
 
-    __slots__ = ("_entries", "_take", "_versions")
+    __slots__ = ("_entries", "_kept", "_take")
 
     def __init__(
         self,
@@ -47,19 +48,20 @@ class Cache(Mapping[str, list[Entry]]):
         clone: bool,
         device: Any,
     ) -> None:
+        self._kept: dict[str, list[Any]] = {}
         self._entries: dict[str, list[Entry]] = {}
-        self._versions: dict[int, int] | None = None if clone or device is not None else {}
-        self._take = _Take(self._entries, self._versions, inputs=inputs, clone=clone, device=device)
+        self._take = take = _Take(self._kept, inputs=inputs, clone=clone, device=device)
         for pattern in patterns:
             for site in sites(pattern):
-                self._entries[site.path] = []
-                site.observe(self._take)
+                self._kept[site.path] = []
+                site.observers = (*site.observers, take)
 
     def __getitem__(self, path: str) -> list[Entry]:
-        entries = self._entries[path]
-        if self._versions:
-            for entry in entries:
-                self._check(path, entry)
+        kept = self._kept[path]
+        entries = self._entries.setdefault(path, [])
+        entries += [self._entry(*each) for each in kept[len(entries) :]]
+        for record in kept:
+            _check(path, record)
         return entries
 
     def output(self, path: str, visit: int = -1) -> Any:
@@ -74,22 +76,28 @@ class Cache(Mapping[str, list[Entry]]):
         return entries[visit].output
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self._kept)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._kept)
 
     def __repr__(self) -> str:
-        return f"<cache of {len(self)} sites, {sum(map(len, self._entries.values()))} calls>"
+        return f"<cache of {len(self)} sites, {sum(map(len, self._kept.values()))} calls>"
 
-    def _check(self, path: str, entry: Entry) -> None:
-        versions = self._versions or {}
-        for leaf in tensor_leaves((entry.output, entry.args, entry.kwargs)):
-            if versions.get(id(leaf), leaf_version(leaf)) != leaf_version(leaf):
-                raise WrongValueError(
-                    f"{path!r}: the model changed this value in place after it was kept. "
-                    "Use t.cache(…, clone=True)"
-                )
+    @staticmethod
+    def _entry(value: Any, _: object) -> Entry:
+        return value if isinstance(value, Entry) else Entry(value.detach())
+
+
+def _check(path: str, kept: tuple[Any, Any]) -> None:
+    value, version = kept
+    if version is None:
+        return
+    pairs = [(value, version)] if isinstance(version, int) else version
+    if any(leaf_version(leaf) != before for leaf, before in pairs):
+        raise WrongValueError(
+            f"{path!r}: the model changed this value in place after it was kept. Use t.cache(…, clone=True)"
+        )
 
 
 def leaf_version(tensor: torch.Tensor) -> int:
@@ -97,30 +105,36 @@ def leaf_version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-class _Take:
-    """Takes a site's output down."""
+class _Take(TakeTurns):
+    """Takes a site's outputs down, as pairs.
 
-    __slots__ = ("_clone", "_device", "_entries", "_inputs", "_versions")
+    A tensor is kept as it is, with its version; it is detached when it is asked for.  Anything else is an
+    `Entry` with the tensors in it and their versions; or with None, where they are copies.
 
-    def __init__(
-        self,
-        entries: dict[str, list[Entry]],
-        versions: dict[int, int] | None,
-        *,
-        inputs: bool,
-        clone: bool,
-        device: Any,
-    ) -> None:
-        self._entries = entries
-        self._versions = versions
+    Attributes:
+        kept: the pairs of each call, by path.
+        plain: outputs only, neither copied nor moved.
+    """
+
+    __slots__ = ("_clone", "_device", "_inputs")
+
+    def __init__(self, kept: dict[str, list[Any]], *, inputs: bool, clone: bool, device: Any) -> None:
+        self.kept = kept
+        self.plain = not inputs and not clone and device is None
         self._inputs = inputs
         self._clone = clone
         self._device = device
 
     def output(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        keep = self._keep
-        entry = Entry(keep(output), keep(args), keep(kwargs)) if self._inputs else Entry(keep(output))
-        self._entries[site.path].append(entry)
+        kept: tuple[Any, Any]
+        if self.plain and type(output) in _PLAIN:
+            value = output.detach() if output.requires_grad else output
+            kept = value, leaf_version(value)
+        else:
+            keep = self._keep
+            entry = Entry(keep(output), keep(args), keep(kwargs)) if self._inputs else Entry(keep(output))
+            kept = entry, self._versions(entry)
+        self.kept[site.path].append(kept)
         return output
 
     def _keep(self, value: Any) -> Any:
@@ -131,11 +145,18 @@ class _Take:
                 kept = kept.to(self._device, copy=self._clone or kept.device == torch.device(self._device))
             elif self._clone:
                 kept = kept.clone()
-            elif self._versions is not None and not kept.is_inference():
-                self._versions[id(kept)] = kept._version
             return kept
         if values.is_sequence(value):
             return values.like(value, [self._keep(item) for item in value])
         if values.is_mapping(value):
             return {key: self._keep(value[key]) for key in value}
         return value
+
+    def _versions(self, entry: Entry) -> list[tuple[torch.Tensor, int]] | None:
+        if self._clone or self._device is not None:
+            return None
+        leaves = tensor_leaves((entry.output, entry.args, entry.kwargs))
+        return [(leaf, leaf_version(leaf)) for leaf in leaves]
+
+
+_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})

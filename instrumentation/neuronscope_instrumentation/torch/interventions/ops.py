@@ -171,7 +171,7 @@ def ops_of(site: Site) -> Ops:
     found = site.ops_seen
     if found is None:
         found = site.ops_seen = Ops(site)
-        site.call = found.around(site.call)
+        site.call, site.direct = found.around(site.call), False
     return found
 
 

@@ -14,7 +14,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from sys import getrefcount
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +37,7 @@ from neuronscope_instrumentation.torch.interventions.threadstate import (
     in_transform,
     inference_enabled,
 )
-from neuronscope_instrumentation.torch.interventions.turning import RunTurns
+from neuronscope_instrumentation.torch.interventions.turning import RunTurns, release
 from neuronscope_instrumentation.torch.outputs import tensor_leaves
 
 if TYPE_CHECKING:
@@ -87,7 +86,8 @@ class Run(RunTurns):
         skipped: set at `at_in`: what stands for the module's output.
         sites: by path; those of earlier runs included, which are used again.
         unsettled: something was asked for and not reached, or may be: sites may want something still.
-        present: those asked for in this run, in this order.
+        names: paths of the model's children that have been asked for, by attribute or number.
+        present: sites asked for in this run, in this order.
         boundary: the site whose calls are steps of a loop under way; `step_overrun`: a site of a step was
             asked for that had passed, so that the model waits before the next step already.
         finished: the model has returned, raised or been stopped.
@@ -95,12 +95,12 @@ class Run(RunTurns):
 
     __slots__ = (
         "__weakref__", "_args", "_autocast", "_call", "_inference_side", "_kwargs", "_thread", "_versions",
-        "_waiting", "boundary", "closed", "has_result", "in_grad_mode", "present", "result", "sites",
-        "skipped", "step_overrun", "stopped", "unsettled",
+        "_waiting", "boundary", "has_result", "result", "step_overrun", "unsettled",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.sites: dict[str, Site] = {}
+        self.names: dict[str | int, str] = {}
         self.present: list[Site] = []
         self._inference_side = threadstate.InferenceSide()
         self.closed = True
@@ -125,7 +125,7 @@ class Run(RunTurns):
         self.unsettled = False
         self.value = None
         self.inputs = None
-        self.skipped: tuple[Any] | None = None
+        self.skipped = None
         self.closed = False
         self.finished = False
         self.stopped = False
@@ -280,20 +280,10 @@ class Run(RunTurns):
         Sites that somebody still holds are let go of: they must not come alive again.
         """
         present, self.present = self.present, []
-        kept = True
         if self.stopped or self.unsettled:
             for site in present:
                 site.want_nothing()
-        for site in present:
-            if getrefcount(site) <= _UNHELD and site.ops_seen is None:
-                site.here = False
-                site.visits = 0
-                if site.observers:
-                    site.observers = ()
-            else:
-                site.retire()
-                kept = False
-        if not kept:
+        if not release(present):
             self.sites = {path: site for path, site in self.sites.items() if site.run is self}
         self.result = self.greenlet = self.body = self._waiting = None
         self.resume = self.to_body = _gone
@@ -369,22 +359,3 @@ def _version(tensor: torch.Tensor) -> int:
 
 def _gone() -> Any:
     raise TraceClosedError("this trace was abandoned")
-
-
-def _count() -> int:
-    """How many references there are to a site that nobody else holds: in this version of Python."""
-
-    class Thing:
-        def visit(self) -> None: ...
-
-    thing = Thing()
-    # The run's dictionary and list; the entry of its slot, and whose that is.
-    others = {"": thing}, (present := [thing]), {"": thing.visit}, [thing]
-    del thing
-    count = 0
-    for site in present:
-        count = getrefcount(site)
-    return count + 0 * len(others)  # they are here until now
-
-
-_UNHELD: Final = _count()

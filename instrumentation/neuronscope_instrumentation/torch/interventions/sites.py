@@ -12,7 +12,7 @@ from torch import nn
 
 from neuronscope.interventions.errors import OutOfOrderError, TraceClosedError, WrongValueError
 from neuronscope_instrumentation.torch import slots
-from neuronscope_instrumentation.torch.internals import class_of
+from neuronscope_instrumentation.torch.internals import calls_forward, class_of
 from neuronscope_instrumentation.torch.interventions import values
 from neuronscope_instrumentation.torch.interventions.turning import (
     COMPILED,
@@ -35,16 +35,15 @@ class _Ended(RunTurns):
     """Stands for the run of a site that outlives its trace."""
 
     boundary = None
-    stopped = True
     has_result = False
-    in_grad_mode = False
     unsettled = False
-    present: tuple[Site, ...] = ()
 
     def __init__(self) -> None:
-        self.at_in = self.at_out = self.greenlet = self.value = self.inputs = None
-        self.body = self.grad = self.inference = None
-        self.finished, self.dynamo = True, False
+        self.at_in = self.at_out = self.greenlet = self.value = self.inputs = self.skipped = None
+        self.body = self.grad = self.inference = self.resume = self.to_body = None
+        self.finished = self.stopped = self.closed = True
+        self.dynamo = self.in_grad_mode = False
+        self.sites, self.names, self.present = {}, {}, []
 
     def advance(self) -> None: ...
 
@@ -73,12 +72,12 @@ class Site(SiteTurns):
         path: the module's dotted path; ``""`` for the model.
         module: the module itself.
         visits: how often it has been called in this trace since it was first asked for.
-        call: what the module's calls are without its slot.
+        call: what the module's calls are without its slot; `direct`: nothing but its `forward`, unless there
+            are hooks.
+        names: paths of the sites below that have been asked for, by attribute or number.
     """
 
-    __slots__ = (
-        "here", "keep_in", "module", "ops_seen", "path", "place", "tree",
-    )  # fmt: skip
+    __slots__ = ()
 
     def __init__(self, tree: Tree, run: Run, path: str, module: nn.Module) -> None:
         self.tree = tree
@@ -88,7 +87,8 @@ class Site(SiteTurns):
         self.path = path
         self.module = module
         self.visits = 0
-        self.want_in = self.want_out = self.keep_in = False
+        self.want_in = self.want_out = self.keep_in = self.direct = False
+        self.names = {}
         self.observers: tuple[SiteObserver, ...] = ()
         self.ops_seen: Ops | None = None
 
@@ -106,37 +106,19 @@ class Site(SiteTurns):
             self._check(old, value, "output")
         self._replace(value)
 
-    @property
-    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments that the module is called with: positional ones, and those by name."""
-        run = self.run
-        if run.at_in is not self:
-            if run.at_out is self:
-                return run.inputs  # type: ignore[no-any-return]
-            self.want_in = True
-            run.advance()
-            if run.at_in is not self:
-                raise self._not_reached()
-        return run.value  # type: ignore[no-any-return]
-
-    @inputs.setter
-    def inputs(self, value: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    def _assign_inputs(self, value: Any) -> None:
         self._refuse_unless(
             values.inputs_mismatch(self._before_call("inputs"), value, f"{self.path}: inputs")
         )
         self._replace(value)
 
-    @property
-    def input(self) -> Any:
-        """The first argument: the first positional one, or else the first by name."""
-        args, kwargs = self.inputs
-        return args[0] if args else values.inputs_first(args, kwargs)
-
-    @input.setter
-    def input(self, value: Any) -> None:
+    def _assign_input(self, value: Any) -> None:
         args, kwargs = self._before_call("input")
         self._check(values.inputs_first(args, kwargs), value, "input")
         self._replace(values.with_input(args, kwargs, value))
+
+    def _first(self, inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+        return values.inputs_first(*inputs)
 
     @property
     def first(self) -> torch.Tensor:
@@ -190,12 +172,12 @@ class Site(SiteTurns):
 
     # --- the tree ----------------------------------------------------------------------------------
 
-    def __getattr__(self, name: str) -> Any:
+    def _missing(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return self.tree.below(self, name)
 
-    def __getitem__(self, index: int | str | slice) -> Any:
+    def _child(self, index: int | str | slice) -> Any:
         return self.tree.child(self, index)
 
     def __len__(self) -> int:
@@ -216,24 +198,13 @@ class Site(SiteTurns):
         """The slot through which the module's calls come; gives `visit`."""
         self.slot = slot
         below = slot.below
-        self.call = MethodType(class_of(self.module)._call_impl, self.module) if below is None else below
+        kind = class_of(self.module)
+        self.call = MethodType(kind._call_impl, self.module) if below is None else below
+        self.direct = below is None and calls_forward(kind)
         return self.visit
 
-    def _before(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any] | None]:
-        """Wait before a call; what it is made with, and what stands for its output, if it is skipped."""
-        run = self.run
-        if run.stopped:
-            raise GreenletExit
-        self.want_in = self.keep_in
-        run.at_in = self
-        run.value = (args, kwargs)
-        run.pause()
-        run.at_in = None
-        (args, kwargs), run.value = run.value, None
-        skipped, run.skipped = run.skipped, None
-        return args, kwargs, skipped
+    def _before(self) -> None:
+        raise GreenletExit  # the run has been stopped
 
     @property
     def greenlet(self) -> Any:

@@ -11,6 +11,7 @@ from neuronscope_instrumentation.torch.interventions.run import Run
 from neuronscope_instrumentation.torch.interventions.sharding import reshard
 from neuronscope_instrumentation.torch.interventions.sites import Site
 from neuronscope_instrumentation.torch.interventions.tree import Tree
+from neuronscope_instrumentation.torch.interventions.turning import TraceTurns
 
 if TYPE_CHECKING:
     from neuronscope_instrumentation.torch.interventions.cache import Cache
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from neuronscope_instrumentation.torch.interventions.steps import Steps
 
 
-class Trace:
+class Trace(TraceTurns):
     """One call of a model, to be read and changed from the body of a ``with`` statement.
 
     The body is ordinary code that runs where it stands; the model runs up to each site that the body asks
@@ -30,7 +31,7 @@ class Trace:
     behind on it.
     """
 
-    __slots__ = ("__weakref__", "_call", "_mask", "_outcome", "_run", "_sites", "_tree")
+    __slots__ = ("__weakref__", "_call", "_mask", "_outcome", "_tree")
 
     def __init__(
         self,
@@ -45,10 +46,9 @@ class Trace:
             args,
             kwargs,
         )
-        self._run: Run | None = None
+        self._run = None
         self._outcome: tuple[bool, Any, bool] | None = None
         self._mask: Any = kwargs.get("attention_mask")
-        self._sites: dict[str, Site] = {}
 
     def __enter__(self) -> Self:
         if self._call is None:
@@ -56,7 +56,7 @@ class Trace:
         (call, args, kwargs), self._call = self._call, None
         self._run = run = self._tree.take_run()
         run.begin(call, args, kwargs)
-        self._sites = run.sites
+        self[""]  # before the model begins, so that its output can be had after its parts'
         return self
 
     def __exit__(
@@ -78,7 +78,7 @@ class Trace:
         finally:
             run.close()
             self._outcome = (run.has_result, run.result, run.stopped)
-            self._run, self._sites = None, {}
+            self._run = None
             if clean:
                 self._tree.give_back(run)
             else:
@@ -92,7 +92,7 @@ class Trace:
     def _drop(self, run: Run) -> None:
         run.abandon()
         self._outcome = (False, None, True)
-        self._run, self._sites = None, {}
+        self._run = None
 
     def _started(self) -> Run:
         run = self._run
@@ -100,29 +100,27 @@ class Trace:
             if self._outcome is not None:
                 raise TraceClosedError("the trace has ended: sites are asked for within its block")
             raise TraceClosedError("the trace has not begun: use it as `with ns_model.trace(...) as t:`")
-        return run
+        return run  # type: ignore[no-any-return]  # one of its own since `__enter__`
 
     # --- sites -------------------------------------------------------------------------------------
 
-    def __getitem__(self, path: str | int) -> Any:
-        site = self._sites.get(path)  # type: ignore[arg-type]  # a number finds nothing
-        if site is not None:
-            return site if site.here else self._tree.come_again(site.run, site)
-        if not isinstance(path, str):
-            return self._tree.child(self.root, path)
-        if "*" in path:
-            return self.sites(path)
-        return self._tree.new_site(self._run or self._started(), path)
+    def _item(self, key: str | int | slice) -> Any:
+        run = self._run or self._started()
+        if not isinstance(key, str):
+            return self._tree.child_of_model(run, key)
+        if "*" in key:
+            return self.sites(key)
+        return self._tree.site(run, key)
 
-    def __getattr__(self, name: str) -> Any:
+    def _missing(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._tree.below(self.root, name)
+        return self._tree.below_model(self._run or self._started(), name)
 
     @property
     def root(self) -> Site:
         """The model itself as a site."""
-        return self._tree.site(self._started(), "")
+        return self[""]  # type: ignore[no-any-return]
 
     @property
     def output(self) -> Any:
@@ -131,7 +129,8 @@ class Trace:
 
     def sites(self, pattern: str = "**") -> list[Site]:
         """The sites that a pattern names, in the model's order."""
-        return [self._tree.site(self._started(), path) for path in self._tree.match(pattern)]
+        self._started()
+        return [self[path] for path in self._tree.match(pattern)]
 
     # --- the run -----------------------------------------------------------------------------------
 

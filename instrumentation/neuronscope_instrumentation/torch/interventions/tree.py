@@ -72,7 +72,8 @@ class Tree:
         there: object = visit(place[3], place[2], site)
         if there is not site:
             site = cast(Site, there)
-        run.sites[path] = site
+        if site.path == path:
+            run.sites[path] = site
         if not site.here:
             site.here = True
             run.present.append(site)
@@ -157,12 +158,16 @@ class Tree:
                 raise IndexError(
                     f"{site.path or 'the model'!r} has {len(names)} submodules, no number {index}"
                 )
-            return self._below(site, names[index])
+            path = _join(site.path, names[index])
+            if names[index] == str(index):  # as in every list of modules
+                site.names[index] = path
+            return self.site(site.run, path)
         return self._below(site, index)
 
     def below(self, site: Site, name: str) -> Any:
         """A child by its name, or a view's value."""
         if name in self.children(site.module):
+            site.names[name] = _join(site.path, name)
             return self._below(site, name)
         view = self._view(site, name)
         if view is not None:
@@ -170,6 +175,22 @@ class Tree:
         if not site.path and (name in self.aliases or name in self.attached):
             return self.site(site.run, self.aliases.get(name, name))
         raise self._no_attribute(site, name)
+
+    def below_model(self, run: Run, name: str) -> Any:
+        """The same below the model, which is watched only if that is needed."""
+        if name not in self.children(self.model):
+            return self.below(self.site(run, ""), name)
+        run.names[name] = name
+        return self.site(run, name)
+
+    def child_of_model(self, run: Run, index: int | slice) -> Any:
+        """The same by number."""
+        if isinstance(index, int) and str(index) in self.children(self.model):
+            names = list(self.children(self.model))
+            if index < len(names) and names[index] == str(index):
+                run.names[index] = names[index]
+                return self.site(run, names[index])
+        return self.child(self.site(run, ""), index)
 
     def set_view(self, site: Site, name: str, value: Any) -> None:
         """Assign to a view: its site gets the value that the view writes."""
@@ -222,7 +243,7 @@ class Tree:
         return getattr(site, view.on)
 
     def _below(self, site: Site, name: str) -> Site:
-        return self.site(site.run, f"{site.path}.{name}" if site.path else name)
+        return self.site(site.run, _join(site.path, name))
 
     def _place(self, path: str) -> _Place:
         parent: Any = self.model
@@ -259,6 +280,10 @@ class Tree:
             f"{site.path or 'the model'!r} has neither a submodule nor a view {name!r}. "
             f"There are: {', '.join(close)}"
         )
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _has(view: View, path: str, module: nn.Module) -> bool:

@@ -1,16 +1,18 @@
-"""Turns between a traced model and its body: the hot half of `Run` and `Site`, compiled, and its twin.
+"""Turns between a traced model and its body: the hot half of `Run`, `Site` and `Trace`, and its twin in C.
 
-A visited module takes two turns, and before each torch is asked ten times about the state of the thread: a
-third of what a visit costs in Python.  `neuronscope._native` asks in one go (docs/decisions/0011).
+What a visited module costs is asking for its site, coming to it and leaving, two turns, and before each a
+look at the state of the thread.  `neuronscope._native` does it in one go (docs/decisions/0011).
 """
 
 from __future__ import annotations
 
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
 from greenlet import getcurrent
 
 from neuronscope import compiled
+from neuronscope_instrumentation.torch.internals import PLAIN_CALL, set_dynamo
 from neuronscope_instrumentation.torch.interventions.threadstate import (
     autocasting,
     differs,
@@ -30,20 +32,28 @@ class PlainRunTurns:
     """What sites need of a run; `Run` says what it is."""
 
     __slots__ = (
-        "at_in", "at_out", "body", "dynamo", "finished", "grad", "greenlet", "inference", "inputs",
-        "resume", "to_body", "value",
+        "at_in", "at_out", "body", "closed", "dynamo", "finished", "grad", "greenlet", "in_grad_mode",
+        "inference", "inputs", "names", "present", "resume", "sites", "skipped", "stopped", "to_body",
+        "value",
     )  # fmt: skip
 
     at_in: Any
     at_out: Any
     body: Any
+    closed: bool
     dynamo: bool
     finished: bool
     grad: bool | None
     greenlet: Any
+    in_grad_mode: bool
     inference: Any
     inputs: Any
+    names: dict[str | int, str]
+    present: list[Any]
     resume: Any
+    sites: dict[str, Any]
+    skipped: tuple[Any] | None
+    stopped: bool
     to_body: Any
     value: Any
 
@@ -52,24 +62,49 @@ class PlainRunTurns:
         return bool(differs(self.grad, self.inference) or in_transform() or (self.grad and in_engine() != -1))
 
 
-class PlainSiteTurns:
-    """A module's calls in a run, and its output; `Site` says what it is."""
+def _found(run: Any, path: str | None) -> Any:
+    """A site that has been asked for before, watched; None: to be looked for."""
+    site = None if run is None or path is None else run.sites.get(path)
+    if site is None or site.here:
+        return site
+    return site.tree.come_again(run, site)
 
-    __slots__ = ("call", "observers", "run", "slot", "visits", "want_in", "want_out")
+
+class PlainSiteTurns:
+    """A module's calls in a run, what they take and return, and the sites below; `Site` says what it is."""
+
+    __slots__ = (
+        "call", "direct", "here", "keep_in", "module", "names", "observers", "ops_seen", "path", "place",
+        "run", "slot", "tree", "visits", "want_in", "want_out",
+    )  # fmt: skip
 
     call: Any
+    direct: bool
+    here: bool
+    keep_in: bool
+    module: Any
+    names: dict[str | int, str]
     observers: tuple[Any, ...]
+    ops_seen: Any
+    path: str
+    place: Any
     run: Any
     slot: Any
+    tree: Any
     visits: int
     want_in: bool
     want_out: bool
 
     if TYPE_CHECKING:
 
-        def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+        def _before(self) -> None: ...
         def _assign(self, old: Any, value: Any) -> None: ...
+        def _assign_input(self, value: Any) -> None: ...
+        def _assign_inputs(self, value: Any) -> None: ...
+        def _first(self, inputs: Any) -> Any: ...
         def _not_reached(self) -> Exception: ...
+        def _missing(self, name: str) -> Any: ...
+        def _child(self, index: Any) -> Any: ...
 
     @property
     def output(self) -> Any:
@@ -77,65 +112,178 @@ class PlainSiteTurns:
         run = self.run
         if run.at_out is not self:
             self.want_out = True
-            if getcurrent() is not run.body:
-                run.change_body()
-            if run.finished or run.apart():
-                run.advance()
-            else:
-                run.resume()
+            run.advance()
             if run.at_out is not self:
                 raise self._not_reached()
         return run.value
 
     @output.setter
     def output(self, value: Any) -> None:
-        run = self.run
-        old = run.value if run.at_out is self else self.output
+        old = self.output
         if value is not old:
             self._assign(old, value)
+
+    @property
+    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that the module is called with: positional ones, and those by name."""
+        run = self.run
+        if run.at_in is not self:
+            if run.at_out is self:
+                return run.inputs  # type: ignore[no-any-return]
+            self.want_in = True
+            run.advance()
+            if run.at_in is not self:
+                raise self._not_reached()
+        return run.value  # type: ignore[no-any-return]
+
+    @inputs.setter
+    def inputs(self, value: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        self._assign_inputs(value)
+
+    @property
+    def input(self) -> Any:
+        """The first argument: the first positional one, or else the first by name."""
+        inputs = self.inputs
+        return inputs[0][0] if inputs[0] else self._first(inputs)
+
+    @input.setter
+    def input(self, value: Any) -> None:
+        self._assign_input(value)
 
     def visit(self, *args: Any, **kwargs: Any) -> Any:
         """Make one of the module's calls, and wait before and after it as far as the body wants to be there.
 
         Where nobody else watches the module, this is in the place of its slot.
         """
-        if getcurrent() is not self.run.greenlet:
+        run = self.run
+        if getcurrent() is not run.greenlet:
             return self.slot(*args, **kwargs)
+        skipped = None
         if self.want_in:
-            args, kwargs, skipped = self._before(args, kwargs)
-            output = self.call(*args, **kwargs) if skipped is None else skipped[0]
-        else:
-            output = self.call(*args, **kwargs)
+            if run.stopped:
+                self._before()
+            self.want_in = self.keep_in
+            run.at_in = self
+            run.value = (args, kwargs)
+            run.pause()
+            run.at_in = None
+            (args, kwargs), run.value = run.value, None
+            skipped, run.skipped = run.skipped, None
+        output = self.call(*args, **kwargs) if skipped is None else skipped[0]
         self.visits += 1
-        if self.observers:
-            for observer in self.observers:
-                output = observer.output(self, args, kwargs, output)
+        for observer in self.observers:
+            output = observer.output(self, args, kwargs, output)
         if self.want_out:
             self.want_out = False
-            run = self.run
             run.at_out = self
             run.inputs = (args, kwargs)
             run.value = output
-            if run.dynamo or run.apart():
-                run.pause()
-            else:
-                run.to_body()
+            run.pause()
             run.at_out = None
             output = run.value
             run.value = run.inputs = None
         return output
 
+    def __getattr__(self, name: str) -> Any:
+        if name in PlainSiteTurns.__slots__:  # not set yet
+            raise AttributeError(name)
+        found = _found(self.run, self.names.get(name))
+        return self._missing(name) if found is None else found
+
+    def __getitem__(self, key: Any) -> Any:
+        found = _found(self.run, self.names.get(key)) if isinstance(key, str | int) else None
+        return self._child(key) if found is None else found
+
+
+class PlainTraceTurns:
+    """The sites of a trace; `Trace` says what it is."""
+
+    __slots__ = ("_run",)
+
+    _run: Any
+
+    if TYPE_CHECKING:
+
+        def _missing(self, name: str) -> Any: ...
+        def _item(self, key: Any) -> Any: ...
+
+    def __getattr__(self, name: str) -> Any:
+        run = None if name == "_run" else self._run
+        found = None if run is None else _found(run, run.names.get(name))
+        return self._missing(name) if found is None else found
+
+    def __getitem__(self, key: Any) -> Any:
+        run, found = self._run, None
+        if run is not None and isinstance(key, str | int):
+            found = _found(run, key if isinstance(key, str) else run.names.get(key))
+        return self._item(key) if found is None else found
+
+
+def _release(sites: list[Any]) -> bool:
+    """Make sites that have left ready for another run, and retire those that somebody holds.
+
+    Returns:
+        Whether there were none of these.
+    """
+    all_kept = True
+    for site in sites:
+        if getrefcount(site) <= _UNHELD and site.ops_seen is None:
+            site.here = False
+            site.visits = 0
+            if site.observers:
+                site.observers = ()
+        else:
+            site.retire()
+            all_kept = False
+    return all_kept
+
+
+def _count() -> int:
+    """How many references there are to a site that nobody else holds: in this version of Python."""
+
+    class Thing:
+        def visit(self) -> None: ...
+
+    thing = Thing()
+    # The run's dictionary and list; the entry of its slot, and whose that is.
+    others = {"": thing}, (present := [thing]), {"": thing.visit}, [thing]
+    del thing
+    count = 0
+    for site in present:
+        count = getrefcount(site)
+    return count + 0 * len(others)  # they are here until now
+
+
+_UNHELD: Final = _count()
+
+
+class PlainTakeTurns:
+    """Keeps outputs; the cache says what it is."""
+
+    __slots__ = ("kept", "plain")
+
+    kept: dict[str, list[Any]]
+    plain: bool
+
 
 if TYPE_CHECKING:
     RunTurns = PlainRunTurns
     SiteTurns = PlainSiteTurns
+    TraceTurns = PlainTraceTurns
+    TakeTurns = PlainTakeTurns
+    release = _release
 else:
     RunTurns = compiled.find("RunTurns") or PlainRunTurns
     SiteTurns = compiled.find("SiteTurns") or PlainSiteTurns
-    if (bind := compiled.find("bind_turns")) is not None:
+    TraceTurns = compiled.find("TraceTurns") or PlainTraceTurns
+    TakeTurns = compiled.find("TakeTurns") or PlainTakeTurns
+    release = compiled.find("release") or _release
+    if (bind := compiled.find("bind_state")) is not None:
         bind(
             getcurrent, grad_enabled, inference_enabled, function_modes, dispatch_modes, nest_autocast,
-            autocasting, functions_enabled, saved_hooks, in_transform, in_engine,
+            autocasting, functions_enabled, saved_hooks, in_transform, in_engine, set_dynamo,
         )  # fmt: skip
+        if PLAIN_CALL is not None:
+            compiled.find("bind_calls")(*PLAIN_CALL)
 
 COMPILED: Final = RunTurns is not PlainRunTurns
