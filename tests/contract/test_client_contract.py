@@ -42,7 +42,11 @@ from neuronscope.testing.fake_provider import FakeProvider, Reply
 
 pytestmark = pytest.mark.integration
 
-each_client = pytest.mark.parametrize("case", clients.cases(), ids=lambda case: case.name)
+each_client = pytest.mark.parametrize("case", clients.cases(), ids=lambda case: case.label)
+# Those, and the clients that an SDK has for other platforms.
+each_way_in = pytest.mark.parametrize(
+    "case", [*clients.cases(), *clients.variants()], ids=lambda case: case.label
+)
 
 
 @pytest.fixture
@@ -61,7 +65,7 @@ async def adrain(stream: Any) -> list[Any]:
     return [chunk async for chunk in stream]
 
 
-@each_client
+@each_way_in
 def test_a_call_is_one_span_and_no_difference(case: ClientCase, server: FakeProvider) -> None:
     """Plain: values, types, log lines and request bodies; sync and async."""
 
@@ -84,7 +88,7 @@ def test_a_call_is_one_span_and_no_difference(case: ClientCase, server: FakeProv
             assert span.name == f"{case.operation} {case.complete[names.REQUEST_MODEL]}"
 
 
-@each_client
+@each_way_in
 def test_a_stream_is_one_span_and_no_difference(case: ClientCase, server: FakeProvider) -> None:
     """Read to its end: every chunk, its type, and the facts of the whole; sync and async."""
 
@@ -185,7 +189,7 @@ def expected_type(case: ClientCase, kind: str) -> str | None:
     return {"refused": case.unauthorised, "slow": case.timeout}.get(kind)
 
 
-@each_client
+@each_way_in
 def test_a_stream_cut_off_is_an_error(case: ClientCase, server: FakeProvider) -> None:
     """The connection breaks in the middle: what came before counts."""
 
@@ -346,7 +350,7 @@ def test_an_async_stream_ends_once_and_logs_nothing(
         assert span.attributes[names.STREAM_END] == end
 
 
-@each_client
+@each_way_in
 def test_a_cancelled_call_is_cancelled_and_told(case: ClientCase, server: FakeProvider) -> None:
     """A `BaseException`: it goes through, and the span ends with it."""
 
@@ -366,7 +370,7 @@ def test_a_cancelled_call_is_cancelled_and_told(case: ClientCase, server: FakePr
         assert span.attributes[names.ERROR_TYPE] == "asyncio.exceptions.CancelledError"
 
 
-@each_client
+@each_way_in
 def test_the_span_of_a_closed_stream_ends_at_once(case: ClientCase, server: FakeProvider) -> None:
     """Not when garbage is collected; and what is called meanwhile is its sibling, not its child."""
     with agent("on", case.name) as exporter, case.sync(server) as client:
@@ -381,7 +385,7 @@ def test_the_span_of_a_closed_stream_ends_at_once(case: ClientCase, server: Fake
 
 
 # --- content ---------------------------------------------------------------------------------------
-@each_client
+@each_way_in
 def test_content_is_recorded_only_when_asked_for(case: ClientCase, server: FakeProvider) -> None:
     """The canary is in prompt, tool, stop word, answer and error; with content on it is where it belongs."""
 
@@ -448,7 +452,7 @@ def test_suppressed_calls_are_not_observed(case: ClientCase, server: FakeProvide
     assert not any("traceparent" in request.headers for request in server.requests)
 
 
-@each_client
+@each_way_in
 def test_a_server_of_ones_own_gets_the_spans_id(case: ClientCase, server: FakeProvider) -> None:
     """Plain and streamed, once."""
     with agent("on", case.name) as exporter, case.sync(server) as client:

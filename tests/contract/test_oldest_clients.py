@@ -22,9 +22,9 @@ HTTP_LIBRARY = "httpx==0.27.2"
 
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("client", ["openai", "anthropic"])
+@pytest.mark.parametrize("client", ["openai", "anthropic", "ollama"])
 def test_the_oldest_version_is_observed_like_the_newest(client: str, tmp_path: Path) -> None:
-    """Two small wheels in a folder of this test; everything else is this environment's."""
+    """One or two small wheels in a folder of this test; everything else is this environment's."""
     oldest = registry.client(client).requires.replace(">=", "==")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
     run([*pip, "--target", str(tmp_path / "site"), oldest, HTTP_LIBRARY])

@@ -448,8 +448,12 @@ def test_the_provider_is_told_by_client_or_host() -> None:
     assert by_host("api.anthropic.com") == "anthropic"
     assert by_host("bedrock-runtime.eu-west-1.amazonaws.com") == "aws.bedrock"
     assert by_host("europe-west1-aiplatform.googleapis.com") == "gcp.vertex_ai"
-    assert provider_for("AsyncAnthropicBedrock")("127.0.0.1") == "aws.bedrock"
-    assert provider_for("Anthropic")("127.0.0.1") == "anthropic"
+    assert provider_for(anthropic.Anthropic)("127.0.0.1") == "anthropic"
+
+    class Mine(anthropic.lib.bedrock.AsyncAnthropicBedrock):
+        """A service's own."""
+
+    assert provider_for(Mine)("127.0.0.1") == "aws.bedrock"
 
 
 @integration

@@ -66,6 +66,7 @@ class ClientCase:
 
     Attributes:
         name: the adapter's.
+        variant: the client's class, where the library has several.
         distribution: what has to be installed.
         server: the fake of its provider.
         sync, aio: ``(server) -> context of a client`` that does not retry and gives up after `timeout_s`.
@@ -112,6 +113,12 @@ class ClientCase:
     aembed: Callable[[Any], Coroutine[Any, Any, Any]] | None = None
     embedding: Mapping[str, Any] = field(default_factory=dict[str, Any])
     calls: tuple[Call, ...] = ()
+    variant: str = ""
+
+    @property
+    def label(self) -> str:
+        """What the case is called in a list of tests."""
+        return f"{self.name} {self.variant}".strip()
 
 
 def with_calls(case: ClientCase) -> ClientCase:

@@ -34,6 +34,14 @@ def cases() -> tuple[ClientCase, ...]:
 
 
 @cache
+def variants() -> tuple[ClientCase, ...]:
+    """Clients of the same SDKs for other platforms; all SDKs that have some have to be there."""
+    return (
+        () if some_only() else cast("tuple[ClientCase, ...]", importlib.import_module("client_clouds").CASES)
+    )
+
+
+@cache
 def has(distribution: str, since: str) -> bool:
     """Is that version installed, or a later one?"""
     return _release(version(distribution)) >= _release(since)

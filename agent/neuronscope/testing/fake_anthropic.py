@@ -13,13 +13,25 @@ written to it, 5 output tokens of which 2 are thinking.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+from neuronscope.testing.fake_bedrock import EVENT_STREAM
 from neuronscope.testing.fake_provider import MODEL, NAMED_EVENTS, FakeProvider, Framing, Received, Reply
 
-__all__ = ["FakeAnthropic", "Reply", "block_events", "error", "message", "message_stream", "stream_of"]
+__all__ = [
+    "FakeAnthropic",
+    "Reply",
+    "block_events",
+    "error",
+    "message",
+    "message_stream",
+    "on_bedrock",
+    "stream_of",
+]
 
 INPUT_USAGE: Final[Mapping[str, Any]] = {
     "input_tokens": 5,
@@ -82,6 +94,19 @@ def stream_of(blocks: Sequence[Any], *, stop_reason: str | None = "end_turn", **
     return Reply(events=events, **reply)
 
 
+def on_bedrock(reply: Reply) -> Reply:
+    """A streamed message as Bedrock sends it: each event in base64, in a frame of AWS's event stream."""
+    chunks = [
+        event if isinstance(event, bytes) else {"chunk": {"bytes": _base64(event)}}
+        for event in reply.events or ()
+    ]
+    return replace(reply, events=chunks, framing=EVENT_STREAM)
+
+
+def _base64(event: Any) -> str:
+    return base64.b64encode(json.dumps(event).encode()).decode()
+
+
 def error(status: int, message: str = "scripted", *, retry_after_s: float | None = None) -> Reply:
     """An error answer; `retry_after_s` tells the SDK how long to wait before it tries again."""
     headers = {} if retry_after_s is None else {"retry-after-ms": str(int(retry_after_s * 1000))}
@@ -103,8 +128,10 @@ class FakeAnthropic(FakeProvider):
         path = request.path.partition("?")[0]
         if path.endswith(("/v1/messages", ":rawPredict")):
             return message_stream() if _streams(request) else message()
-        if path.endswith((":streamRawPredict", "/invoke-with-response-stream")):
+        if path.endswith(":streamRawPredict"):
             return message_stream()
+        if path.endswith("/invoke-with-response-stream"):
+            return on_bedrock(message_stream())
         if path.endswith("/invoke"):
             return message()
         if path.endswith("/count_tokens"):

@@ -9,29 +9,40 @@ from neuronscope.instrumentation import Peer
 from neuronscope_instrumentation.common.peers import Provider
 from neuronscope_instrumentation.common.peers import peer as peer_of
 
-# By the client's class first: a platform is often reached through a gateway of one's own.
-_CLASSES: Final = (
-    ("Bedrock", "aws.bedrock"),
-    ("AWS", "aws.bedrock"),
-    ("Vertex", "gcp.vertex_ai"),
-    ("GoogleCloud", "gcp.vertex_ai"),
-    ("Foundry", "azure.ai.inference"),
-)
+DEFAULT: Final = "anthropic"
+# By the client's class first: a platform is often reached through a gateway of one's own.  Where Anthropic
+# runs Claude itself, on whosever machines (Foundry, AWS, Google Cloud), it is the provider; the SDK says so.
+_CLASSES: Final = {
+    "AnthropicBedrock": "aws.bedrock",
+    "AnthropicBedrockMantle": "aws.bedrock",
+    "AnthropicVertex": "gcp.vertex_ai",
+    "AnthropicFoundry": DEFAULT,
+    "AnthropicAWS": DEFAULT,
+    "AnthropicGoogleCloud": DEFAULT,
+}
 _SUFFIXES: Final = (
     (".amazonaws.com", "aws.bedrock"),
     ("aiplatform.googleapis.com", "gcp.vertex_ai"),
-    (".services.ai.azure.com", "azure.ai.inference"),
 )
-DEFAULT: Final = "anthropic"
 
 
 @lru_cache(maxsize=64)
-def provider_for(client: str) -> Provider:
-    """How to name the provider behind a host, for a client class of this name."""
-    for part, name in _CLASSES:
-        if part in client:
-            return lambda _: name
+def provider_for(client: type) -> Provider:
+    """How to name the provider behind a host, for clients of this class."""
+    for base in client.__mro__:
+        name = _CLASSES.get(base.__name__.removeprefix("Async"))
+        if name is not None:
+            return _always(name)
     return by_host
+
+
+def _always(name: str) -> Provider:
+    """Whatever the host is."""
+
+    def provider(host: str) -> str:
+        return name
+
+    return provider
 
 
 def by_host(host: str) -> str:
@@ -41,4 +52,4 @@ def by_host(host: str) -> str:
 
 def peer(client: Any, url: str) -> Peer:
     """The server that a request of `client` goes to."""
-    return peer_of(client.base_url, url, provider_for(type(client).__name__))
+    return peer_of(client.base_url, url, provider_for(type(client)))  # type: ignore[arg-type] # mypy does not see that classes hash

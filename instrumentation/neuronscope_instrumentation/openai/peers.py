@@ -62,7 +62,8 @@ _SERVERS: Final = {"vllm": "vllm", "ollama": "ollama", "llamacpp": "llama_cpp", 
 _PORTS: Final = {11434: "ollama"}
 # What the protocol is called when the host says nothing: a proxy, or a model server of one's own.
 DEFAULT: Final = "openai"
-AZURE: Final = "azure.ai.openai"
+# A platform's own client means that platform, also behind a gateway.
+_CLIENTS: Final = {"AzureOpenAI": "azure.ai.openai", "BedrockOpenAI": "aws.bedrock"}
 
 
 @lru_cache(maxsize=256)
@@ -91,13 +92,13 @@ def peer(client: Any, url: str) -> Peer:
     found = peer_of(getattr(client, "_base_url", None) or client.base_url, url, provider)
     if found.provider != DEFAULT or found.address == "api.openai.com":
         return found
-    # Azure's own client means Azure, also behind a gateway.
-    return _named(found, hasattr(client, "_azure_ad_token"))
+    return _named(found, type(client))  # type: ignore[arg-type] # mypy does not see that classes hash
 
 
 @lru_cache(maxsize=256)
-def _named(found: Peer, azure: bool, /) -> Peer:  # by position: a keyword costs the cache more
+def _named(found: Peer, client: type, /) -> Peer:  # by position: a keyword costs the cache more
     if found.address is not None and found.address.endswith("api.openai.com"):
         return found
-    name = AZURE if azure else _PORTS.get(found.port or 0, DEFAULT)
+    platforms = (_CLIENTS.get(base.__name__.removeprefix("Async")) for base in client.__mro__)
+    name = next(filter(None, platforms), None) or _PORTS.get(found.port or 0, DEFAULT)
     return found._replace(provider=name)
