@@ -6,7 +6,7 @@ Importing this module does not import JAX.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from neuronscope.instrumentation import LayerCallback
@@ -89,6 +89,36 @@ class JaxAdapter:
         from neuronscope_instrumentation.jax import observing
 
         return observing.observe_layer(model_obj, layer_id, callback)
+
+    def observe_gradient(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
+        """Call `callback` with the gradient by the layer's output, in each differentiated run of it.
+
+        By an identity in the program whose transpose shows what flows back: eager, compiled, mapped and in
+        loops; forward-mode and higher derivatives work as without.  A run that was not differentiated gives
+        a snapshot that refuses to be read: ``no gradient``.
+
+        Raises:
+            LayerNotFoundError: the model has no such layer.
+        """
+        from neuronscope_instrumentation.jax import observing
+
+        return observing.observe_gradient(model_obj, layer_id, callback)
+
+    def observe_attention(
+        self, model_obj: Any, layer_id: str, callback: LayerCallback, heads: Sequence[int] | None = None
+    ) -> Callable[[], None]:
+        """Call `callback` with the attention weights of each of the layer's runs, (…, head, query, key).
+
+        Where Flax or Equinox compute them; of `jax.nn.dot_product_attention`, which Flax nnx uses, again from
+        queries and keys.  A run without such gives a snapshot that refuses to be read: ``no attention``.
+
+        Raises:
+            LayerNotFoundError: the model has no such layer.
+            UnsupportedProbeError: the model is a plain function.
+        """
+        from neuronscope_instrumentation.jax import observing
+
+        return observing.observe_attention(model_obj, layer_id, callback, heads)
 
     def prepare(self) -> None:
         """A model was wrapped.

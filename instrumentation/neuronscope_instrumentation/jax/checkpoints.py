@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import jax
 
 from neuronscope.engine.guard import GUARD
-from neuronscope_instrumentation.jax import emission, models
+from neuronscope_instrumentation.jax import emission, gradients, models
 from neuronscope_instrumentation.jax.structure import FUNCTION
 from neuronscope_instrumentation.jax.untyped import checkpoint_name
 
@@ -42,7 +42,8 @@ def _bind(*args: Any, **params: Any) -> Any:
     output = cast(Any, type(NAME)).bind(NAME, *args, **params)
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     if _is_named_there(frame):
-        GUARD.call("jax.checkpoint", _show, str(params.get("name", "")), output, frame)
+        name = str(params.get("name", ""))
+        return GUARD.call("jax.checkpoint", _show, name, output, frame, default=output)
     return output
 
 
@@ -57,7 +58,7 @@ def _is_named_there(frame: FrameType | None) -> bool:
     return False
 
 
-def _show(name: str, output: Any, frame: FrameType | None) -> None:
+def _show(name: str, output: Any, frame: FrameType | None) -> Any:
     handles = {handle.code: handle for handle in models.watched((FUNCTION,))}
     while frame is not None:
         # The innermost watched function that is running: no other way tells whose name it is.
@@ -65,5 +66,6 @@ def _show(name: str, output: Any, frame: FrameType | None) -> None:
         if handle is not None:
             handle.learn(name, KIND)
             emission.show(handle, name, output)
-            return
+            return gradients.through(handle, name, output)
         frame = frame.f_back
+    return output

@@ -15,18 +15,20 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from neuronscope.engine.guard import GUARD
+from neuronscope.probes import OUTPUT
 from neuronscope.signals.records import Attributes, AttributeValue
 from neuronscope.summaries import arrays
 from neuronscope_instrumentation.jax import models, sessions, statistics
 from neuronscope_instrumentation.jax.dtypes import dtype_name, is_numeric, widened
 from neuronscope_instrumentation.jax.models import Handle
-from neuronscope_instrumentation.jax.snapshot import ArraySnapshot, SentSnapshot
+from neuronscope_instrumentation.jax.snapshot import NOTHING, ArraySnapshot, SentSnapshot
 from neuronscope_instrumentation.jax.statistics import measure
 from neuronscope_instrumentation.jax.untyped import is_traced, programs_in
 
 COMPILED: Final = "compiled"
 MAPPED: Final = "mapped"
 SHARDED: Final = "sharded"
+SOURCE: Final = "source"
 STRANGE: Final = "inside a transformation that cannot show it"
 # JAX's transformations that let effects pass.  Others (`jet`, `sparsify`) would stop at the primitive.
 _KNOWN: Final = frozenset({
@@ -40,6 +42,9 @@ class Tap(NamedTuple):
     Attributes:
         axes: mesh axes by which the array is split (`shard_map`, `pmap`): each device sends its part.
         mapped: leading dimensions that `vmap` added.
+        role: which of the layer's arrays it is.
+        why: the reason, where there is nothing to show.
+        source: where attention weights are from.
     """
 
     lane: int
@@ -48,25 +53,33 @@ class Tap(NamedTuple):
     detail: int
     axes: tuple[str, ...] = ()
     mapped: int = 0
+    role: str = OUTPUT
+    why: str = ""
+    source: str = ""
 
 
-def show(handle: Handle, path: str, output: Any) -> None:
-    """A layer has returned `output`: its first array goes to whoever watches."""
-    array = next((leaf for leaf in jax.tree_util.tree_leaves(output) if _is_array(leaf)), None)
+def show(handle: Handle, path: str, output: Any, role: str = OUTPUT, why: str = "", source: str = "") -> None:
+    """A layer has returned `output`: its first array, or a reason, goes to whoever watches."""
+    array = next((leaf for leaf in jax.tree_util.tree_leaves(output) if is_array(leaf)), None)
     if array is None:
         return
     if not is_traced(array):
-        _show_live(handle, path, array)
-        return
+        show_live(handle, path, array, role, why, source)
+    elif (tap := tap_of(handle, path, array, role)) is not None:
+        OBSERVE.bind(array, tap=tap._replace(why=why, source=source))
+
+
+def tap_of(handle: Handle, path: str, array: Any, role: str) -> Tap | None:
+    """What the program being traced has to carry for an array; None if nobody wants it, or could see it."""
     session = sessions.current()
     if session is None:
         handle.told["another thread"] = None
     elif not passes(array):
         handle.told[STRANGE] = None
-    elif (detail := session.detail(handle, path)) is not None:
+    elif (detail := session.detail(handle, path, role)) is not None:
         axes = tuple(str(name) for name in jax.sharding.get_abstract_mesh().manual_axes)
-        tap = Tap(session.lane, handle.token, path, detail, axes)
-        OBSERVE.bind(array, tap=tap)
+        return Tap(session.lane, handle.token, path, detail, axes, role=role)
+    return None
 
 
 def passes(value: Any) -> bool:
@@ -86,23 +99,30 @@ def shown(program: Any) -> frozenset[int]:
     while pending:
         current = pending.pop()
         for equation in getattr(current, "jaxpr", current).eqns:
-            if equation.primitive is OBSERVE:
+            if equation.primitive in (OBSERVE, *CARRIERS):
                 found.add(equation.params["tap"].token)
             pending.extend(programs_in(equation.params))
     return frozenset(found)
 
 
-def _show_live(handle: Handle, path: str, array: Any) -> None:
-    watching = [observer for observer in tuple(handle.observers) if observer.wants(path)]
+def show_live(handle: Handle, path: str, array: Any, role: str, why: str = "", source: str = "") -> None:
+    """A layer of eager code has returned `array`."""
+    watching = [observer for observer in tuple(handle.observers) if observer.wants(path, role)]
     if not watching:
         return
-    snapshot = ArraySnapshot(array)
+    if why:
+        refusing = SentSnapshot(tuple(array.shape), array.dtype, {}, why_not=why)
+        for observer in watching:
+            observer.show(path, refusing)
+        return
+    snapshot = ArraySnapshot(array, {SOURCE: source} if source else NOTHING)
     for observer in watching:
         observer.show(path, snapshot)
     snapshot.close()
 
 
-def _is_array(leaf: object) -> bool:
+def is_array(leaf: object) -> bool:
+    """Is it an array, or stands for one?"""
     return isinstance(leaf, jax.Array | np.ndarray)
 
 
@@ -114,13 +134,14 @@ def _no_effect() -> None:
 # Of `jax.debug.callback`: what every transformation of JAX lets pass.
 (EFFECT,) = jax.make_jaxpr(_no_effect)().effects
 OBSERVE: Final[Any] = Primitive("neuronscope_observe")
+CARRIERS: Final[list[Any]] = []  # other primitives with a tap
 OBSERVE.multiple_results = True
 
 
 def _evaluate(x: Any, *, tap: Tap) -> list[Any]:
     handle = models.by_token(tap.token)
     if handle is not None:
-        GUARD.call("jax.show", _show_live, handle, tap.path, x)
+        GUARD.call("jax.show", show_live, handle, tap.path, x, *tap[-3:])
     return []
 
 
@@ -131,12 +152,15 @@ def _abstract(x: Any, *, tap: Tap) -> tuple[list[Any], set[Any]]:
 def _batch(arguments: Any, dimensions: Any, *, tap: Tap) -> tuple[list[Any], list[Any]]:
     (x,), (dimension,) = arguments, dimensions
     if isinstance(dimension, int):
-        x, tap = (x if dimension == 0 else _front(x, dimension)), tap._replace(mapped=tap.mapped + 1)
+        x, tap = front(x, dimension), tap._replace(mapped=tap.mapped + 1)
     OBSERVE.bind(x, tap=tap)
     return [], []
 
 
-def _front(x: Any, dimension: int) -> Any:
+def front(x: Any, dimension: int) -> Any:
+    """The array with one of its dimensions first."""
+    if dimension == 0:
+        return x
     order = (dimension, *(number for number in range(x.ndim) if number != dimension))
     return lax.transpose(x, order)
 
@@ -154,10 +178,13 @@ def _partially(saveable: Any, unknown: Any, instantiated: Any, equation: Any) ->
     return equation, None, [], [], []
 
 
-def _lowered(x: Any, *, tap: Tap) -> list[Any]:
+def lowered(x: Any, *, tap: Tap) -> list[Any]:
+    """What a compiled program does: statistics on the device, and a call of ours."""
     shape, dtype = tuple(x.shape), x.dtype
     parts: tuple[Any, ...] = ()
-    if tap.detail == sessions.WHOLE:
+    if tap.why:
+        pass
+    elif tap.detail == sessions.WHOLE:
         parts = (x,)
     elif tap.detail == sessions.STATISTICS and x.size and is_numeric(dtype):
         parts = measure(x)
@@ -174,7 +201,7 @@ OBSERVE.def_effectful_abstract_eval(_abstract)
 batching.primitive_batchers[OBSERVE] = cast(Any, _batch)
 ad.primitive_jvps[OBSERVE] = cast(Any, _differentiate)
 partial_eval.partial_eval_jaxpr_custom_rules[OBSERVE] = cast(Any, _partially)
-mlir.register_lowering(OBSERVE, mlir.lower_fun(_lowered, multiple_results=True))
+mlir.register_lowering(OBSERVE, mlir.lower_fun(lowered, multiple_results=True))
 
 
 # --- on the host ------------------------------------------------------------------------------
@@ -184,7 +211,9 @@ def _receive(tap: Tap, shape: tuple[int, ...], dtype: Any, sent: tuple[Any, ...]
         return
     values = [np.asarray(part) for part in sent]
     attributes = _attributes(tap, dtype)
-    if tap.detail == sessions.WHOLE:
+    if tap.why:
+        snapshot = SentSnapshot(shape, dtype, attributes, why_not=tap.why)
+    elif tap.detail == sessions.WHOLE:
         snapshot = SentSnapshot(shape, dtype, attributes, whole=values[0])
     elif values:
         count = int(np.prod(shape, dtype=np.int64))
@@ -197,7 +226,7 @@ def _receive(tap: Tap, shape: tuple[int, ...], dtype: Any, sent: tuple[Any, ...]
         snapshot = SentSnapshot(shape, dtype, attributes, summary=nothing)
     else:
         snapshot = SentSnapshot(shape, dtype, attributes)
-    session.deliver(handle, tap.path, snapshot)
+    session.deliver(handle, tap.path, tap.role, snapshot)
 
 
 def _attributes(tap: Tap, dtype: Any) -> Attributes:
@@ -206,4 +235,6 @@ def _attributes(tap: Tap, dtype: Any) -> Attributes:
         told[MAPPED] = tap.mapped
     if tap.axes:
         told[SHARDED] = tap.axes
+    if tap.source:
+        told[SOURCE] = tap.source
     return told

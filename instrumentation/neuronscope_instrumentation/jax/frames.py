@@ -17,9 +17,10 @@ class Frame:
         module: the object that runs.
         inside: paths of the modules below, by identity, where they are other objects than the model's own.
         covered: has the same layer been shown from inside, by a module that a transformation made of it?
+        attended: have its attention weights been shown?
     """
 
-    __slots__ = ("covered", "handle", "inside", "module", "path")
+    __slots__ = ("attended", "covered", "handle", "inside", "module", "path")
 
     def __init__(
         self, module: Any, handle: Handle | None = None, path: str = "", inside: dict[int, str] | None = None
@@ -29,6 +30,7 @@ class Frame:
         self.path = path
         self.inside = inside or {}
         self.covered = False
+        self.attended = False
 
 
 class _Here(threading.local):

@@ -6,7 +6,7 @@ import weakref
 from typing import Any, Final
 
 from neuronscope.engine.guard import GUARD
-from neuronscope_instrumentation.jax import emission, frames, models
+from neuronscope_instrumentation.jax import frames, models, returned
 from neuronscope_instrumentation.jax.frames import Frame
 from neuronscope_instrumentation.jax.structure import LINEN
 
@@ -59,20 +59,21 @@ def _run(original: Any) -> Any:
         finally:
             stack.pop()
         if frame.handle is not None and not self.is_initializing():
-            GUARD.call("jax.show", _show, frame, outer, output)
+            return GUARD.call("jax.show", _show, frame, outer, output, default=output)
         return output
 
     return run
 
 
-def _show(frame: Frame, outer: Frame | None, output: Any) -> None:
+def _show(frame: Frame, outer: Frame | None, output: Any) -> Any:
+    """The layer's output, shown, for whoever runs on with it."""
     if outer is not None and outer.handle is frame.handle and outer.path == frame.path:
         if outer.module is frame.module:
-            return  # a method of the layer that another of its methods calls
+            return output  # a method of the layer that another of its methods calls
         outer.covered = True  # `nn.scan`, `nn.remat` and others run a module made of this one
     if not frame.covered:
-        assert frame.handle is not None
-        emission.show(frame.handle, frame.path, output)
+        return returned.show(frame, output)
+    return output
 
 
 def _find(module: Any) -> Frame:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import jax
 
 from neuronscope.engine.guard import GUARD
-from neuronscope_instrumentation.jax import emission, frames, models, structure
+from neuronscope_instrumentation.jax import frames, models, returned, structure
 from neuronscope_instrumentation.jax.frames import Frame
 from neuronscope_instrumentation.jax.models import Handle
 from neuronscope_instrumentation.jax.structure import EQUINOX, NNX
@@ -52,7 +52,7 @@ def _watching(kind: type, original: Any) -> Callable[..., Any]:
         finally:
             stack.pop()
         if frame.handle is not None:
-            GUARD.call("jax.show", emission.show, frame.handle, frame.path, output)
+            return GUARD.call("jax.show", returned.show, frame, output, default=output)
         return output
 
     return call

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from neuronscope.exceptions import UnsupportedProbeError
 from neuronscope.instrumentation import LayerCallback
+from neuronscope.probes import ATTENTION, GRADIENT, OUTPUT
 from neuronscope.signals.records import Fidelity
-from neuronscope_instrumentation.jax import checkpoints, jit, linen, models, modules, sessions
+from neuronscope_instrumentation.jax import attention, checkpoints, jit, linen, models, modules, sessions
+from neuronscope_instrumentation.jax.structure import FUNCTION
 
-for _step in (linen.refresh, modules.refresh, checkpoints.refresh, jit.refresh):
+for _step in (linen.refresh, modules.refresh, checkpoints.refresh, attention.refresh, jit.refresh):
     sessions.on_change(_step)
 
 
 def observe_layer(model: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
     """See `JaxAdapter.observe_layer`."""
-    found = models.handle(model)
-    if layer_id not in found.paths() and not found.learns:
-        raise found.not_found(layer_id)
-    needs = getattr(callback, "needs", Fidelity.FULL)
-    return sessions.observe(found, layer_id, lambda _: callback, sessions.NEEDS[needs])
+    return _observe(model, layer_id, callback, OUTPUT)
+
+
+def observe_gradient(model: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
+    """See `JaxAdapter.observe_gradient`."""
+    return _observe(model, layer_id, callback, GRADIENT)
+
+
+def observe_attention(
+    model: Any, layer_id: str, callback: LayerCallback, heads: Sequence[int] | None
+) -> Callable[[], None]:
+    """See `JaxAdapter.observe_attention`."""
+    if models.handle(model).kind == FUNCTION:
+        raise UnsupportedProbeError(
+            "a plain function has no layers that attend: name its weights with "
+            "jax.ad_checkpoint.checkpoint_name, and watch these with ns.probes.LayerActivations"
+        )
+    if heads is not None:
+        callback = attention.OfHeads(callback, heads)
+    return _observe(model, layer_id, callback, ATTENTION)
 
 
 def observe_pattern(
@@ -28,6 +46,14 @@ def observe_pattern(
     """See `JaxAdapter.observe_pattern`."""
     named = models.BLOCKS if pattern == "blocks" else pattern
     return sessions.observe(models.handle(model), named, make, sessions.NEEDS[needs])
+
+
+def _observe(model: Any, layer_id: str, callback: LayerCallback, role: str) -> Callable[[], None]:
+    found = models.handle(model)
+    if layer_id not in found.paths() and not found.learns:
+        raise found.not_found(layer_id)
+    needs = getattr(callback, "needs", Fidelity.FULL)
+    return sessions.observe(found, layer_id, lambda _: callback, sessions.NEEDS[needs], role)
 
 
 def why_not_visited(model: Any, layer_ids: Iterable[str], seen: Collection[str]) -> dict[str, str]:

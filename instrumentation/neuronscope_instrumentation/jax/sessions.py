@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.native import new_lock
+from neuronscope.probes import OUTPUT
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import TensorSnapshot
 from neuronscope_instrumentation.jax.models import Handle
@@ -31,11 +32,12 @@ FAILED: Final = "compiled without us"
 
 
 class Site(NamedTuple):
-    """What somebody watches, as it enters the key: a path or a pattern of a model, and how closely."""
+    """What somebody watches, as it enters the key: a path or a pattern of a model, how closely, and what."""
 
     token: int
     pattern: str
     detail: int
+    role: str = OUTPUT
 
 
 class Key(NamedTuple):
@@ -54,9 +56,13 @@ CONTEXT: Final = make_user_context(None)
 
 
 class Observer:
-    """One who watches a path, or all layers that a pattern turns out to name."""
+    """One who watches a path, or all layers that a pattern turns out to name.
 
-    __slots__ = ("_chosen", "_make", "handle", "pattern", "session", "site")
+    Attributes:
+        role: which of a layer's arrays: its output, the gradient by it, or its attention weights.
+    """
+
+    __slots__ = ("_chosen", "_make", "handle", "pattern", "role", "session", "site")
 
     def __init__(
         self,
@@ -65,17 +71,19 @@ class Observer:
         pattern: str,
         make: Callable[[str], LayerCallback],
         detail: int,
+        role: str,
     ) -> None:
         self.handle = handle
         self.session = session
         self.pattern = pattern
-        self.site = Site(handle.token, pattern, detail)
+        self.role = role
+        self.site = Site(handle.token, pattern, detail, role)
         self._make = make
         self._chosen: dict[str, LayerCallback] = {}
 
-    def wants(self, path: str) -> bool:
+    def wants(self, path: str, role: str) -> bool:
         """Does this one watch the layer?"""
-        return self.handle.names(self.pattern, path)
+        return self.role == role and self.handle.names(self.pattern, path)
 
     def show(self, path: str, snapshot: TensorSnapshot) -> None:
         """The layer has run."""
@@ -95,7 +103,7 @@ class Observer:
             if self in self.handle.observers:
                 self.handle.observers.remove(self)
                 self.session.drop(self)
-        if not self.handle.observers or not _lanes:
+        if not self.handle.observers or not _lanes or self.role != OUTPUT:
             _changed()
 
 
@@ -154,10 +162,10 @@ class Session:
             _lanes.pop(self.lane, None)
         return True
 
-    def detail(self, handle: Handle, path: str) -> int | None:
+    def detail(self, handle: Handle, path: str, role: str) -> int | None:
         """How much of a layer the program being traced has to send; None: nothing."""
-        found = _detail(CONTEXT.value, handle, path)
-        if found is None and _detail(self.key, handle, path) is not None:
+        found = _detail(CONTEXT.value, handle, path, role)
+        if found is None and _detail(self.key, handle, path, role) is not None:
             self.missed += 1
         return found
 
@@ -184,19 +192,19 @@ class Session:
         for handle in list(self._handles.values()):
             handle.told[why] = None
 
-    def deliver(self, handle: Handle, path: str, snapshot: TensorSnapshot) -> None:
+    def deliver(self, handle: Handle, path: str, role: str, snapshot: TensorSnapshot) -> None:
         """A layer has run in compiled code; called in a thread of XLA's."""
         with self.lock:
             for observer in tuple(handle.observers):
-                if observer.session is self and observer.wants(path):
+                if observer.session is self and observer.wants(path, role):
                     self.context.copy().run(observer.show, path, snapshot)
 
 
-def _detail(key: Any, handle: Handle, path: str) -> int | None:
+def _detail(key: Any, handle: Handle, path: str, role: str) -> int | None:
     if not isinstance(key, Key):
         return None
-    found = [s.detail for s in key.sites if s.token == handle.token and handle.names(s.pattern, path)]
-    return max(found, default=None)
+    sites = [site for site in key.sites if site.token == handle.token and site.role == role]
+    return max((site.detail for site in sites if handle.names(site.pattern, path)), default=None)
 
 
 # --- sessions of threads ------------------------------------------------------------------------------------
@@ -226,7 +234,7 @@ def watching() -> bool:
 
 
 def observe(
-    handle: Handle, pattern: str, make: Callable[[str], LayerCallback], detail: int
+    handle: Handle, pattern: str, make: Callable[[str], LayerCallback], detail: int, role: str = OUTPUT
 ) -> Callable[[], None]:
     """Watch what a pattern names, in compiled code of this thread and eager code of all; returns the undo."""
     with _lock:
@@ -238,10 +246,10 @@ def observe(
             session = _here.session = _open_lane()
         if not any(other.session is session for other in handle.observers):
             handle.told.clear()
-        observer = Observer(handle, session, pattern, make, detail)
+        observer = Observer(handle, session, pattern, make, detail, role)
         handle.observers.append(observer)
         session.add(observer)
-    if len(handle.observers) == 1:
+    if len(handle.observers) == 1 or role != OUTPUT:
         _changed()
     return observer.remove
 

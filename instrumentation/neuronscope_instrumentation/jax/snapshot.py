@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -87,6 +87,20 @@ class _Snapshot(TensorSnapshot):
         return found
 
 
+def of_heads(snapshot: TensorSnapshot, heads: Sequence[int]) -> TensorSnapshot:
+    """The attention weights, (…, head, query, key), of some heads only.
+
+    Raises:
+        UnsupportedTensorError: there are no values to read.
+    """
+    assert isinstance(snapshot, _Snapshot)
+    values = snapshot._values()  # pyright: ignore[reportPrivateUsage] - of this module
+    total = values.shape[-3]
+    part = values[..., [head for head in heads if -total <= head < total], :, :]
+    told = {**snapshot.attributes, "heads": tuple(heads)}
+    return SentSnapshot(part.shape, part.dtype, told, whole=part)
+
+
 class ArraySnapshot(_Snapshot):
     """An array of eager code, valid while the observer's callback runs.
 
@@ -95,8 +109,8 @@ class ArraySnapshot(_Snapshot):
 
     __slots__ = ("_source",)
 
-    def __init__(self, array: Any) -> None:
-        super().__init__(tuple(array.shape), array.dtype, NOTHING)
+    def __init__(self, array: Any, attributes: Attributes = NOTHING) -> None:
+        super().__init__(tuple(array.shape), array.dtype, attributes)
         self._source: Any = array
 
     def summarize(self) -> TensorSummary:
