@@ -23,6 +23,8 @@ from neuronscope_exporters.otlp.attributes import AttributeEncoder
 from neuronscope_exporters.otlp.requests import MAX_BYTES, Payload, encode_resource, encode_scope
 from neuronscope_exporters.otlp.wire import delimited, double, fixed64, string
 
+Labels = tuple[tuple[str, str], ...]
+_MAX_KNOWN: Final = 4096
 _CUMULATIVE: Final = b"\x10\x02"  # aggregation_temporality = 2
 _MONOTONIC: Final = b"\x18\x01"  # Sum.is_monotonic = 3
 _READ: Final[dict[str, Callable[[str], AttributeScalar]]] = {
@@ -43,6 +45,7 @@ class MetricEncoder:
         self._lost = lost
         self._max_bytes = max_bytes
         self._attributes = AttributeEncoder()
+        self._known: dict[tuple[Labels, bytes], bytes] = {}
 
     def encode(self, resource: Attributes, snapshot: MetricsSnapshot) -> Iterator[Payload]:
         """The snapshot as one request, or several when it's large; nothing when it's empty."""
@@ -84,21 +87,31 @@ class MetricEncoder:
             yield chunk
 
     def _point(self, metric: Metric, point: MetricPoint, start: bytes, now: bytes) -> bytes | None:
-        labels = {key: _typed(key, text) for key, text in point.labels if text}
         if isinstance(point.value, HistogramValue):
             if metric.instrument is not Instrument.HISTOGRAM:
                 return None
             value = _histogram(metric, point.value)
-            attributes, _ = self._attributes.encode(labels, b"\x4a")  # attributes = 9
+            attributes = self._labels(point.labels, b"\x4a")  # attributes = 9
         else:
             if metric.instrument is Instrument.HISTOGRAM or not math.isfinite(point.value):
                 return None
             # Always a double: a series that changes between integer and double breaks backends.
             value = b"\x21" + double(point.value)  # as_double = 4
-            attributes, _ = self._attributes.encode(labels, b"\x3a")  # attributes = 7
+            attributes = self._labels(point.labels, b"\x3a")  # attributes = 7
         if value is None:
             return None
         return (now if metric.instrument is Instrument.GAUGE else start + now) + value + attributes
+
+    def _labels(self, labels: Labels, tag: bytes) -> bytes:
+        """A point's attributes, remembered: the same series come with every push."""
+        encoded = self._known.get((labels, tag))
+        if encoded is None:
+            typed = {key: _typed(key, text) for key, text in labels if text}
+            encoded, _ = self._attributes.encode(typed, tag)
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[labels, tag] = encoded
+        return encoded
 
 
 def _histogram(metric: Metric, histogram: HistogramValue) -> bytes | None:
