@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,7 +25,7 @@ from neuronscope.diagnosis.comparing.snapshots import Apart, Detail
 
 MEAN, STD, MOST, RMS, ZERO, BAD, COUNT = range(7)
 MIN_RUNS: Final = 8
-MIN_PAIRS: Final = 3
+MIN_PAIRS: Final = 2
 BEYOND: Final = 4.0  # times the noise
 # Relative rounding of a layer's statistics, by element type: half a unit in the last place, a few dozen
 # times over.
@@ -195,7 +196,7 @@ def _paired(
     return LayerChange(
         *key,
         _how(middle[0], middle[1], apart),
-        float(np.median(apart)),
+        float(np.quantile(apart, 0.5, method="lower")),  # of two pairs, both must be apart
         rounding,
         len(left),
         len(right),
@@ -208,17 +209,27 @@ def _paired(
 
 def _twins(before: LayerRows, after: LayerRows, same: Mapping[str, str]) -> tuple[Floats, Floats] | None:
     """Runs with the same input, row by row; None where there are too few."""
-    later = dict(zip(after.traces, after.values, strict=True))
+    later = _numbered(after)
     pairs = [
-        (values, later[twin])
-        for trace, values in zip(before.traces, before.values, strict=True)
-        if (twin := same.get(trace)) is not None and twin in later
+        (values, later[twin, n])
+        for (trace, n), values in _numbered(before).items()
+        if (twin := same.get(trace)) is not None and (twin, n) in later
     ]
     if len(pairs) < MIN_PAIRS:
         return None
     left, right = np.array([a for a, _ in pairs]), np.array([b for _, b in pairs])
     good = np.isfinite(left[:, :4]).all(axis=1) & np.isfinite(right[:, :4]).all(axis=1)
     return (left[good], right[good]) if good.sum() >= MIN_PAIRS else None
+
+
+def _numbered(rows: LayerRows) -> dict[tuple[str, int], tuple[float, ...]]:
+    """Rows by trace, and by which of its runs it was."""
+    counts: Counter[str] = Counter()
+    found: dict[tuple[str, int], tuple[float, ...]] = {}
+    for trace, values in zip(rows.traces, rows.values, strict=True):
+        found[trace, counts[trace]] = values
+        counts[trace] += 1
+    return found
 
 
 def _apart(left: Floats, right: Floats) -> Floats:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from neuronscope.diagnosis.comparing.case import Case
-from neuronscope.diagnosis.comparing.columns import LayerKey, LayerRows, Table
+from neuronscope.diagnosis.comparing.columns import LayerKey, LayerRows
 from neuronscope.diagnosis.comparing.diverging import How, LayerChange, Order, changes, running_order
-from neuronscope.diagnosis.comparing.pairs import Rows
+from neuronscope.diagnosis.comparing.inputs import same_inputs
 from neuronscope.diagnosis.comparing.result import Evidence, Plot, Shape
 from neuronscope.diagnosis.comparing.snapshots import (
     Apart,
@@ -28,11 +28,7 @@ def layer_changes(case: Case) -> list[LayerChange]:
     """All layers in the order of their model: from full tensors, from summaries, and else from spans."""
     known: list[LayerChange] | None = case.memo.get("layers")
     if known is None:
-        same = _same_inputs(case)
-        repeated = (
-            _repeats(case.before.calls, case.pairs.repeated_calls[0]),
-            _repeats(case.after.calls, case.pairs.repeated_calls[1]),
-        )
+        same, repeated = same_inputs(case)
         places = places_of(case)
         known = changes(case.before.layers, case.after.layers, same, repeated, places)
         models = {item.model for item in known}
@@ -163,52 +159,6 @@ def layer_plot(model: str, layers: list[LayerChange]) -> Plot:
         floor=tuple(4 * item.noise for item in layers),
         unit="1",
     )
-
-
-# --- same inputs -------------------------------------------------------------------------------------------
-def _same_inputs(case: Case) -> dict[str, dict[str, str]]:
-    """By model: traces of both sides in which it had the same input.
-
-    Of a model whose texts are known by their checksums: the same text.  Of others: a prompt of the same
-    length, in a trace whose search had the same query vector and found the same documents.
-    """
-    tables = case.before.calls, case.after.calls
-    watched = tables[0].labels("watched"), tables[1].labels("watched")
-    names = tables[0].labels("trace"), tables[1].labels("trace")
-    found: dict[str, dict[str, str]] = {}
-    for row, later in case.pairs.calls:
-        if watched[0][row] and watched[0][row] == watched[1][later]:
-            found.setdefault(watched[0][row], {})[names[0][row]] = names[1][later]
-    searches = case.before.searches, case.after.searches
-    asked = searches[0].labels("trace"), searches[1].labels("trace")
-    ids = searches[0].labels("ids"), searches[1].labels("ids")
-    alike = [
-        (asked[0][row], asked[1][later])
-        for row, later in case.pairs.vectors
-        if ids[0][row] and ids[0][row] == ids[1][later]
-    ]
-    tokens = [
-        dict(zip(zip(watched[n], names[n], strict=True), tables[n].number("input_tokens"), strict=True))
-        for n in (0, 1)
-    ]
-    for model in {*watched[0]} - {*found, ""}:
-        found[model] = {
-            trace: later
-            for trace, later in alike
-            if (length := tokens[0].get((model, trace))) is not None
-            and length == tokens[1].get((model, later))
-        }
-    return found
-
-
-def _repeats(table: Table, rows: Rows) -> dict[str, dict[str, str]]:
-    """By model: traces of one side with later ones that had the same text."""
-    watched, names = table.labels("watched"), table.labels("trace")
-    found: dict[str, dict[str, str]] = {}
-    for row, later in rows:
-        if watched[row] and watched[row] == watched[later]:
-            found.setdefault(watched[row], {})[names[row]] = names[later]
-    return found
 
 
 def layer_traces(case: Case, item: LayerChange) -> tuple[list[str], list[str]]:

@@ -34,14 +34,15 @@ class Pairs:
         texts: searches whose question was the same text, whatever its vector.
         calls: model calls with the same prompt.
         repeated: searches of the one side with the same vector, as (earlier, later): before, after.
-        repeated_calls: the same for model calls.
+        vector_keys, call_keys: what the pairs are equal in, a row each of both sides; None: not known.
     """
 
     vectors: Rows = field(default_factory=list[tuple[int, int]])
     texts: Rows = field(default_factory=list[tuple[int, int]])
     calls: Rows = field(default_factory=list[tuple[int, int]])
     repeated: tuple[Rows, Rows] = field(default_factory=lambda: ([], []))
-    repeated_calls: tuple[Rows, Rows] = field(default_factory=lambda: ([], []))
+    vector_keys: tuple[list[Hashable], list[Hashable]] = ([], [])
+    call_keys: tuple[list[Hashable], list[Hashable]] = ([], [])
 
 
 def find_pairs(before: Columns, after: Columns) -> tuple[Pairs, Pairing]:
@@ -56,7 +57,8 @@ def find_pairs(before: Columns, after: Columns) -> tuple[Pairs, Pairing]:
         _trusted(_matched(*texts), texts),
         _trusted(_matched(*calls), calls),
         (_repeats(vectors[0]), _repeats(vectors[1])),
-        (_repeats(calls[0]), _repeats(calls[1])),
+        vectors,
+        calls,
     )
     counts = {"query": len(pairs.vectors), "question": len(pairs.texts), "request": len(pairs.calls)}
     return pairs, Pairing(
@@ -81,9 +83,7 @@ def _vector_keys(side: Columns) -> list[Hashable]:
 
 def _with_texts(vectors: list[Hashable], texts: list[Hashable]) -> list[Hashable]:
     """Vectors of which it is known that they are the same text's: two near each other have one SimHash."""
-    return [
-        None if vector is None else (vector, text) for vector, text in zip(vectors, texts, strict=True)
-    ]
+    return [None if vector is None else (vector, text) for vector, text in zip(vectors, texts, strict=True)]
 
 
 def _text_keys(side: Columns) -> list[Hashable]:
