@@ -287,10 +287,11 @@ class Engine(Calls, Endings):
                 item.recording.add_log(log)
             return log
         if kind is LightSpan:
-            if item.model_call is not None and item.foreign is None:
-                item.own = {**(item.own or {}), **item.model_call.attributes()}
-            if item.model_call is not None:
-                record_layers(self.metrics, item.model_call)
+            model_call = item.model_call
+            if model_call is not None:
+                if item.foreign is None:
+                    item.own = {**(item.own or {}), **model_call.attributes()}
+                record_layers(self.metrics, model_call)
             record = light_record(item, policy)
             recording, call, hot_ns = item.recording, item.call, item.hot_ns
             if call is not None:
@@ -300,8 +301,9 @@ class Engine(Calls, Endings):
         else:
             span, recording = item
             record, call, hot_ns = sdk_record(span, policy), None, 0
-        if record.parent_span_id in self._pipeline.left_out:
-            record = replace(record, parent_span_id=self._pipeline.left_out.parent(record.parent_span_id))
+        parent = record.parent_span_id
+        if parent is not None and parent in self._pipeline.left_out:
+            record = replace(record, parent_span_id=self._pipeline.left_out.parent(parent))
         if self.on_record is not None:
             record = GUARD.contain("diagnosis", self.on_record, record, default=record)
         self._span_metrics.record(record, call)

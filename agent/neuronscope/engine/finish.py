@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext, StatusCode, TraceState
+from opentelemetry.trace import StatusCode, TraceState
 from opentelemetry.util.types import Attributes as OtelAttributes
 
 from neuronscope._version import __version__
@@ -201,22 +201,20 @@ def light_record(span: LightSpan, policy: ContentPolicy) -> SpanRecord:
         start_unix_ns=span.start_time,
         end_unix_ns=span.end_time or span.start_time,
         attributes=attributes,
+        parent_span_id=None if parent is None else parent.span_id,
+        parent_is_remote=parent is not None and parent.is_remote,
         status=status,
         trace_flags=int(flags),
         library=span.library,
         library_version=__version__,
     )
-    rare = _rare(span, policy, parent, message, state)
+    rare = _rare(span, policy, message, state)
     return replace(record, **rare) if rare else record
 
 
-def _rare(
-    span: LightSpan, policy: ContentPolicy, parent: SpanContext | None, message: str | None, state: TraceState
-) -> dict[str, Any]:
+def _rare(span: LightSpan, policy: ContentPolicy, message: str | None, state: TraceState) -> dict[str, Any]:
     """What few spans have: most cost nothing here."""
     found: dict[str, Any] = {}
-    if parent is not None:
-        found["parent_span_id"], found["parent_is_remote"] = parent.span_id, parent.is_remote
     if state is not NO_STATE and state:
         found["trace_state"] = state.to_header()
     if message is not None:

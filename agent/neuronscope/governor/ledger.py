@@ -52,11 +52,11 @@ class Ledger:
     def span(self, recording: Recording | None, probe: str, hot_ns: int = 0) -> None:
         """A span is being finished for this client; `hot_ns` went into it in a thread of the service."""
         with self._lock:
-            share = self._share(recording, probe)
+            share = self._shares.get((recording, probe)) or self._share(recording, probe)
             share.weight += 1.0
             if hot_ns:
                 most = self._most.get(probe, _FIRST_MOST_NS)
-                counted = min(float(hot_ns), most)
+                counted = hot_ns if hot_ns < most else most  # this runs for every call
                 self._most[probe] = most + MOST_FOLLOWS * (CLIP * counted - most)
                 share.hot_ns += counted
 
