@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from neuronscope.governor import Budget
 from neuronscope.governor.intervals import Mean, t95
 from neuronscope.governor.measured import MIN_PAIRS, Experiment, Measured
 
@@ -132,6 +133,26 @@ def test_an_experiment_that_is_given_up_leaves_captures_on() -> None:
         service.serve(1)
     service.experiment.stop()
     assert not service.off
+
+
+def test_a_pause_for_a_measurement_costs_captures_nothing() -> None:
+    """Spans go on in it and are billed, but captures have as much left afterwards as before."""
+    now = 1
+    budget = Budget(1, clock=lambda: now)
+    budget.enter()
+    now += 1_000 * MS
+    budget.tick()
+    assert budget.looks()
+    budget.pause(True)
+    now += 10_000 * MS
+    budget.charge("spans", 15 * MS, clip=False)
+    assert budget.looks()  # as it would be in the other arm
+    assert budget.accounts["spans"].hot_ns == 15 * MS
+    budget.pause(False)
+    assert budget.looks()
+    budget.charge("spans", 15 * MS, clip=False)
+    assert not budget.looks()
+    assert budget.unseen_calls == 1
 
 
 def test_the_mean_of_a_sample_has_its_interval() -> None:

@@ -61,6 +61,9 @@ def _group(group: str, told: Mapping[str, Any]) -> Iterator[str]:
             if "iqr" in figure
             else ""
         )
+        if "ci95" in figure:
+            low, high = figure["ci95"]
+            spread = f" (95 % interval {low:g} to {high:g}, {figure['n']} pairs)"
         yield f"- {_label(figure['name'])}: {figure.get('note', '')}{spread}."
     yield ""
     if told["facts"]:

@@ -53,6 +53,7 @@ class Figure:
         goal: what we owe, if this figure has a goal.
         peers: what each peer showed in the same run, by its title; None where it could not be measured.
         spread: quartiles and number of samples behind `value`.
+        interval: ends of the 95 % interval of `value`, and the number of pairs behind it.
         note: how it was measured, and what was not equal work.
     """
 
@@ -62,6 +63,7 @@ class Figure:
     goal: Goal | None = None
     peers: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
     spread: Spread | None = None
+    interval: tuple[float, float, int] | None = None
     note: str = ""
 
     @property
@@ -92,6 +94,9 @@ class Figure:
         if self.spread is not None:
             told["iqr"] = [_rounded(self.spread.low), _rounded(self.spread.high)]
             told["n"] = self.spread.n
+        if self.interval is not None:
+            low, high, told["n"] = self.interval
+            told["ci95"] = [_rounded(low), _rounded(high)]
         if self.note:
             told["note"] = self.note
         return told

@@ -1,6 +1,8 @@
 """A service for the governor's benchmark: a 12-layer model under a load pattern, with or without the agent.
 
-``python -m tests.benchmarks.governor_child BUDGET|off|idle``; ``idle`` is the agent without captures.
+``python -m tests.benchmarks.governor_child BUDGET|off|idle``.  It is the same process that is observed and
+not, block by block, through the switch that services have: two processes that do the same differ by some per
+cent for as long as they live, by where things happen to lie in their memory.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, cast
 
@@ -16,6 +18,9 @@ from tests.benchmarks.children import serve
 
 LAYERS: Final = 12
 THREADS: Final = 4
+BLOCK_S: Final = 0.5  # of one arm; shorter ones would be charged for more flushes than a service makes
+EXPERIMENT_S: Final = 45.0
+NEVER: Final = 1 << 62
 PATTERNS: Final = ("steady", "bursts", "long", "threads")
 # Everything, in full: far more than any of the budgets pays for.
 PROBES: Final = ("**:full",)
@@ -48,7 +53,7 @@ def loads() -> dict[str, Callable[[], int]]:
     import torch
 
     llama = model()
-    short, long_ = torch.arange(3, 19)[None], torch.arange(3, 515)[None]
+    short, long_ = torch.arange(3, 19)[None], torch.arange(3, 259)[None]
 
     def ask(prompt: Any = short, tokens: int = 6) -> None:
         llama.generate(prompt, max_new_tokens=tokens, do_sample=False)
@@ -130,52 +135,134 @@ def estimates(rounds: int) -> dict[str, Any]:
     return {"estimated": estimated, "within": within, "captured": sum(shares) / max(1, len(shares))}
 
 
-def main() -> None:
-    """Serve a block of a load whenever the parent says so."""
-    mode, *rest = sys.argv[1:]
-    engine: Any = None
-    if mode != "off":
+class Service:
+    """The loads, and the agent switched between the arms of a comparison.
+
+    Arms: ``off``, everything uninstrumented; ``quiet``, the agent's captures switched off, spans and all else
+    not; ``on``.
+
+    Args:
+        mode: the budget in per cent; ``idle``: the agent without captures; ``off``: no agent at all.
+    """
+
+    def __init__(self, mode: str) -> None:
+        self._engine: Any = None
+        self._arm = "on"
+        if mode != "off":
+            import neuronscope as ns
+            from neuronscope.engine import ENGINE
+
+            idle = mode == "idle"
+            ns.Platform(
+                max_overhead_pct=15.0 if idle else float(mode),
+                probes=("off",) if idle else PROBES,
+                overhead_block_s=BLOCK_S,
+            )
+            ns.instrument("transformers")
+            self._engine = ENGINE
+            self._steward.experiment.due = NEVER
+        self._patterns = loads()
+        self._calls: dict[str, int] = {}
+
+    @property
+    def _steward(self) -> Any:
+        return self._engine.steward
+
+    def serve(self, pattern: str, seconds: float) -> int:
+        """Serve for so long; returns how many times the load was run."""
+        run = self._patterns[pattern]
+        end, calls = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            run()
+            calls += 1
+        self._calls[pattern] = max(1, round(calls * BLOCK_S / seconds))
+        return calls
+
+    def calls(self, pattern: str, calls: int) -> int:
+        """Have a block run the load so often, whatever `serve` found."""
+        self._calls[pattern] = calls
+        return calls
+
+    def turn(self, pattern: str, arms: Sequence[str]) -> dict[str, float]:
+        """One block of each arm, and then one of each in the opposite order; CPU by arm in µs.
+
+        All blocks serve the same requests, and end when the worker has emptied its queue.
+        """
+        run, calls = self._patterns[pattern], self._calls[pattern]
+        cpu = dict.fromkeys(arms, 0.0)
+        for arm in (*arms, *reversed(arms)):
+            if self._engine is not None:
+                self.switch(arm)
+            start = time.process_time_ns()
+            for _ in range(calls):
+                run()
+            if arm != "off":
+                self._engine.flush(10)
+            cpu[arm] += (time.process_time_ns() - start) / 1e3
+        if self._engine is not None:
+            self.switch("on")
+        return cpu
+
+    def switch(self, arm: str) -> None:
+        """Be one arm from now on."""
         import neuronscope as ns
-        from neuronscope.engine import ENGINE
 
-        measure: dict[str, Any] = {"overhead_block_s": float(rest[0]), "overhead_rest_s": 1.0} if rest else {}
-        ns.Platform(
-            max_overhead_pct=15.0 if mode == "idle" else float(mode),
-            probes=("off",) if mode == "idle" else PROBES,
-            overhead_measure=bool(rest),
-            **measure,
-        )
-        ns.instrument("transformers")
-        engine = ENGINE
-    patterns = loads()
-    patterns["steady"]()
+        if arm == self._arm:
+            return
+        if arm == "off":
+            ns.uninstrument("transformers")
+        elif self._arm == "off":
+            ns.instrument("transformers")
+        if "quiet" in (arm, self._arm):
+            self._steward.switch(arm == "quiet")
+        self._arm = arm
 
-    def answer(
-        command: str, seconds: float = 1.0, rounds: int = 0, pattern: str = "steady"
-    ) -> dict[str, Any]:
-        if command == "estimates":
-            return estimates(rounds)
-        if command == "block":
-            requests = patterns[pattern]
-            cpu, start, served = time.process_time_ns(), time.monotonic(), 0
-            while time.monotonic() - start < seconds:
-                served += requests()
-            if engine is not None:
-                engine.flush(10)
-            return {"cpu_us": (time.process_time_ns() - cpu) / served / 1e3, "requests": served}
-        budget = engine.budget
-        measured = engine.steward.measured
+    def measure(self, pattern: str) -> list[float] | None:
+        """The agent's own experiment under this load: estimate, interval, accounted figure, in per cent."""
+        steward, run = self._steward, self._patterns[pattern]
+        steward.measured, steward.experiment.due = None, 0
+        end = time.monotonic() + EXPERIMENT_S
+        while steward.measured is None and time.monotonic() < end:
+            run()
+        steward.experiment.stop()
+        steward.experiment.due = NEVER
+        found = steward.measured
+        if found is None or found.estimate is None:
+            return None
+        return [100 * value for value in (found.estimate, found.low, found.high, found.accounted)]
+
+    def tell(self) -> dict[str, Any]:
+        """The accounts."""
+        budget = self._engine.budget
         return {
             "accounted": budget.overhead_pct,
+            "factor": self._steward.hidden.factor,
             "skipped": budget.skipped,
             "captured": sum(layer.captured for layer in budget.coverage),
             "least": min((layer.captured for layer in budget.coverage), default=0),
             "layers": len(budget.coverage),
+            "unseen_calls": budget.unseen_calls,
             "spent_ms": {name: round(account.spent_ns / 1e6, 1) for name, account in budget.accounts.items()},
-            "measured": None
-            if measured is None or measured.estimate is None
-            else [measured.estimate, measured.low, measured.high, measured.accounted],
         }
+
+
+def main() -> None:
+    """Do what the parent says."""
+    service = Service(sys.argv[1])
+    service.serve("steady", 0.1)
+
+    def answer(command: str, pattern: str = "steady", **arguments: Any) -> Any:
+        if command == "estimates":
+            return estimates(**arguments)
+        if command == "tell":
+            return service.tell()
+        do: dict[str, Callable[..., Any]] = {
+            "serve": service.serve,
+            "calls": service.calls,
+            "turn": service.turn,
+            "measure": service.measure,
+        }
+        return do[command](pattern, **arguments)
 
     serve(answer)
 

@@ -70,6 +70,7 @@ class Bucket(Purse):
         self._hidden: Hidden | None = parent._hidden if hidden is None and parent is not None else hidden
         self._read_at = 0
         self._paused = False
+        self._left = 0.0  # the balance when it was paused
         self._in_flight: int = 0
         self._trying = False
         # the worker's part of a capture that is still in the queue
@@ -121,9 +122,13 @@ class Bucket(Purse):
             self._parent.told(probe, spent_ns)
 
     def pause(self, paused: bool) -> None:
-        """While captures are switched off to measure them, work earns nothing and does not count."""
+        """While captures are switched off to measure them, nothing is earned, and nothing paid out of it."""
         with self._lock:
             self._refresh(self._clock(), force=True)
+            if paused:
+                self._left = self._balance()
+            elif self._paused:
+                self._earned += self._left - self._balance()
             self._paused = paused
 
     def lost(self, records: int, nbytes: int) -> None:

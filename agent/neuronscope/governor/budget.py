@@ -117,7 +117,7 @@ class Budget(Bucket):
         with self._lock:
             now = self._clock()
             self._refresh(now)
-            if self._balance() >= 0 and not self.exhausted:
+            if (self._left if self._paused else self._balance()) >= 0 and not self.exhausted:
                 return True
             self.unseen_calls += 1
             self._ladder.withheld(Fidelity.CRITICAL, now)

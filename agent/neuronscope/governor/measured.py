@@ -17,7 +17,7 @@ from typing import Final
 from neuronscope.governor.intervals import Mean
 
 MIN_PAIRS: Final = 6
-MIN_REQUESTS: Final = 8  # that a block must have
+MIN_REQUESTS: Final = 3  # that a block must have; how little they tell, the interval says
 MAX_STRETCH: Final = 5  # so many times its length a block waits for them
 SETTLE: Final = 0.15  # share of a block that is left out: requests of the block before end in it
 TOLERANCE: Final = 0.01  # how far outside the interval the accounted figure may be
@@ -80,6 +80,9 @@ class Experiment:
         rest_s: seconds between two.
         clock: monotonic nanoseconds.
         cpu: CPU time of the process in nanoseconds.
+
+    Attributes:
+        due: the clock's reading at which the next experiment begins.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class Experiment:
         self._clock = clock
         self._cpu = cpu
         self._rng = rng or random.Random()
-        self._next = clock() + int(first_s * 1e9)
+        self.due = clock() + int(first_s * 1e9)
         self._at_rest_captures = 0.0
         self._order: list[bool] = []  # of the blocks to come: off?
         self._off = False
@@ -129,7 +132,7 @@ class Experiment:
         """
         now = self._clock()
         if not self._begun:
-            if now >= self._next:
+            if now >= self.due:
                 self._begin(now)
             return
         if not self._settled:
@@ -154,7 +157,7 @@ class Experiment:
     def _begin(self, now: int) -> None:
         captures = self._captures_ns()
         if captures <= self._at_rest_captures:
-            self._next = now + self._rest_ns  # nothing is captured: there is nothing to measure
+            self.due = now + self._rest_ns  # nothing is captured: there is nothing to measure
             return
         self._done = []
         self._order = []
@@ -187,7 +190,7 @@ class Experiment:
         if self._off:
             self._off = False
             self._switch(False)
-        self._next = self._clock() + self._rest_ns
+        self.due = self._clock() + self._rest_ns
         self._at_rest_captures = self._captures_ns()
         self._report(self._result(reason))
 

@@ -160,8 +160,8 @@ class Purse:
         return net
 
     def _skip(self, now: int) -> None:
-        """Let the work since the last reading go unpaid."""
-        self._work.done(now, self._spent + self._told_ns)
+        """Let the work since the last reading go unpaid; what was spent meanwhile was spent on it."""
+        self._work_ns += self._work.done(now, self._spent + self._told_ns)
 
     def _forget(self, net: float, least: float) -> None:
         """Let the past fade; cap what is saved up, and what is owed, but not below `least`."""

@@ -42,6 +42,7 @@ class Steward:
         captures_off: the agent's captures are switched off for a while, to measure what they cost.
         measured: the latest measurement.
         hidden: what things cost over what was clocked.
+        experiment: measures what captures cost; None: not wanted.
     """
 
     def __init__(
@@ -68,10 +69,10 @@ class Steward:
         self._tell = tell
         self._requests = 0
         self._told_at = time.monotonic()
-        self._experiment: Experiment | None = None
+        self.experiment: Experiment | None = None
         if settings.overhead_measure and settings.deferred:
-            self._experiment = Experiment(
-                self._switch,
+            self.experiment = Experiment(
+                self.switch,
                 export,
                 self._captures_ns,
                 self._report,
@@ -96,18 +97,18 @@ class Steward:
         if now - self._told_at >= COVERAGE_S:
             self._told_at = now
             self._tell_coverage()
-        if self._experiment is not None:
-            self._experiment.tick(self._requests)
+        if self.experiment is not None:
+            self.experiment.tick(self._requests)
 
     def linger_s(self) -> float:
         """How long the worker may wait for more after the first item: longer where the budget is short."""
-        measuring = self._experiment is not None and self._experiment.running  # its blocks end in time
+        measuring = self.experiment is not None and self.experiment.running  # its blocks end in time
         return PATIENT_S if self.budget.short and not measuring else LINGER_S
 
     def stop(self) -> None:
         """The agent stops: an experiment under way is given up, and the balance sheet told."""
-        if self._experiment is not None:
-            self._experiment.stop()
+        if self.experiment is not None:
+            self.experiment.stop()
         self._tell_coverage()
 
     def _tell_coverage(self) -> None:
@@ -115,7 +116,8 @@ class Steward:
             self._tell(SpanEvent("neuronscope.coverage", time.time_ns(), self.budget.facts()))
 
     # --- the experiment ----------------------------------------------------------------------------
-    def _switch(self, off: bool) -> None:
+    def switch(self, off: bool) -> None:
+        """Switch the agent's captures off, to measure what they cost; or on again."""
         self.budget.pause(off)
         self.captures_off = off
 

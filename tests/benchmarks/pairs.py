@@ -1,0 +1,55 @@
+"""What one arm of a comparison costs beside the other, from blocks measured in pairs, with its uncertainty.
+
+The mean, not the median: what happens rarely (an export, a burst of captures) is a cost as well.  A neighbour
+on the machine that disturbs one block widens the interval, and does not go unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from statistics import fmean
+from time import monotonic
+from typing import Final
+
+from neuronscope.governor.intervals import t95
+
+LEAST_PAIRS: Final = 4
+PRECISE: Final = 0.5  # points of the interval's half at which no more pairs are needed
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """By how many per cent one arm is above the other, with the ends of the 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    pairs: int
+
+    @property
+    def half(self) -> float:
+        """Half the interval's width."""
+        return (self.high - self.low) / 2
+
+
+def excess(arm: Sequence[float], base: Sequence[float]) -> Excess:
+    """Ratio of the sums of paired measurements, less one; its variance by linearisation."""
+    ratio = fmean(arm) / fmean(base)
+    n = len(arm)
+    left = [a - ratio * b for a, b in zip(arm, base, strict=True)]
+    half = t95(n - 1) * sqrt(sum(x * x for x in left) / (n * (n - 1))) / fmean(base) if n > 1 else inf
+    return Excess(100 * (ratio - 1), 100 * (ratio - 1 - half), 100 * (ratio - 1 + half), n)
+
+
+def turns(most: int, limit_s: float, precise: Callable[[], bool] = lambda: False) -> Iterator[int]:
+    """Numbers of the turns: until it is precise enough, as many as asked for, or as go into the time.
+
+    `LEAST_PAIRS` in any case.
+    """
+    started = monotonic()
+    for turn in range(most):
+        if turn >= LEAST_PAIRS and (monotonic() - started > limit_s or precise()):
+            return
+        yield turn
