@@ -180,7 +180,7 @@ class PriceTable:
     def bill(self, attributes: dict[str, Any]) -> None:
         """Add what a call cost to its attributes, if that is known, and by which table."""
         if _bill(attributes, self._rows, _KEYS, USUAL_TIERS, self.version):
-            return
+            return  # most calls, and all that tell no tokens
         self._remember(tuple(map(attributes.get, _CALL)))
         if self.knows(attributes.get(names.PROVIDER_NAME)):
             cost = self.cost_of(attributes)
@@ -283,8 +283,10 @@ class PriceBook:
 
     def bill(self, attributes: dict[str, Any]) -> None:
         """Add what a call cost to its attributes, if that is known."""
-        if attributes.get(names.INPUT_TOKENS) is not None:
-            self.table.bill(attributes)
+        table = self._table
+        if table is None:
+            table = self.table
+        table.bill(attributes)
 
 
 PRICES: Final = PriceBook()

@@ -26,14 +26,12 @@ from neuronscope.signals.records import SpanEvent, SpanLink, SpanRecord
 CUT_OFF: Final = "stream_cut_off"
 _NO_REQUEST: Final = Request()
 _NOTHING_TOLD: Final = False, False
-_STRUCTURED: Final = frozenset(
-    {
-        Operation.CHAT,
-        Operation.TEXT_COMPLETION,
-        Operation.GENERATE_CONTENT,
-        Operation.EMBEDDINGS,
-        Operation.RETRIEVAL,
-    }
+_STRUCTURED: Final = (  # compared by identity, in this order; an enum's hash is a function in Python
+    Operation.CHAT,
+    Operation.EMBEDDINGS,
+    Operation.RETRIEVAL,
+    Operation.GENERATE_CONTENT,
+    Operation.TEXT_COMPLETION,
 )
 Attributes = dict[str, Any]
 
@@ -193,10 +191,11 @@ def light_record(span: LightSpan, policy: ContentPolicy) -> SpanRecord:
     status, message = span.outcome()
     if status is StatusCode.UNSET and names.ERROR_TYPE in attributes:
         status = StatusCode.ERROR
+    name = span.name
     record = SpanRecord(
         trace_id=trace_id,
         span_id=span_id,
-        name=text_value(span.name),
+        name=name if name.__class__ is str and name.isascii() else text_value(name),
         kind=span.kind,
         start_unix_ns=span.start_time,
         end_unix_ns=span.end_time or span.start_time,
@@ -242,10 +241,11 @@ def read_attributes(
 ) -> dict[str, Any]:
     """The unmasked attributes of a light span: ours, then what the service set on it."""
     attributes = span.attributes_at_start()
-    if span.call is not None:
-        trace_id = span.get_span_context().trace_id
-        add_call(attributes, span.call, span.library, content, limit, structure, trace_id)
-        GUARD.call("prices", PRICES.bill, attributes)
+    call = span.call
+    if call is not None:
+        trace_id = 0 if structure is None else span.get_span_context().trace_id
+        add_call(attributes, call, span.library, content, limit, structure, trace_id)
+        GUARD.one("prices", PRICES.bill, attributes)
     if span.user_attributes:
         attributes.update(span.user_attributes)
     return attributes

@@ -72,6 +72,16 @@ class Guard:
             self.fault(site, error)
             return None
 
+    def one(self, site: str, function: Callable[[A], R], value: A) -> R | None:
+        """`call` with one argument."""
+        if site in self.disabled:
+            return None
+        try:
+            return function(value)
+        except Exception as error:
+            self.fault(site, error)
+            return None
+
     def end(self, site: str, function: Callable[[A], R], value: A) -> R | None:
         """`always` with one argument."""
         try:

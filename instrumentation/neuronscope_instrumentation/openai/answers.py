@@ -38,15 +38,25 @@ _HEAD: Final = (
     "service_tier", "service_tier", TEXT,
     "system_fingerprint", "system_fingerprint", TEXT,
 )  # fmt: skip
-_USAGE: Final = (
+_TOKENS: Final = (
     "prompt_tokens", "input_tokens", COUNT,
     "completion_tokens", "output_tokens", COUNT,
     "prompt_cache_hit_tokens", "cache_read_tokens", COUNT,  # DeepSeek's; others' details win
-    "prompt_tokens_details", (
-        "cached_tokens", "cache_read_tokens", COUNT,
-        "cache_write_tokens", "cache_write_tokens", COUNT,
-    ), INTO,
-    "completion_tokens_details", ("reasoning_tokens", "reasoning_tokens", COUNT), INTO,
+)  # fmt: skip
+_SENT: Final = (
+    "cached_tokens", "cache_read_tokens", COUNT,
+    "cache_write_tokens", "cache_write_tokens", COUNT,
+)  # fmt: skip
+_RECEIVED: Final = ("reasoning_tokens", "reasoning_tokens", COUNT)
+_USAGE: Final = (
+    *_TOKENS,
+    "prompt_tokens_details", _SENT, INTO,
+    "completion_tokens_details", _RECEIVED, INTO,
+)  # fmt: skip
+_ALL_USAGE: Final = (
+    *_TOKENS,
+    "prompt_tokens_details", _SENT + SENT, INTO,
+    "completion_tokens_details", _RECEIVED + RECEIVED, INTO,
 )  # fmt: skip
 _BY_MODALITY: Final = ("prompt_tokens_details", SENT, INTO, "completion_tokens_details", RECEIVED, INTO)
 _COMPLETION: Final = (*_HEAD, "usage", _USAGE, INTO)
@@ -93,9 +103,7 @@ def read_chat(result: Any, content: bool) -> Response:
 
 
 # `read_chat` of one choice without content that tells nothing beside its message.
-tell_chat: Final = teller(
-    response_table(("choices", _USUAL_CHOICE, ONE, *_COMPLETION, "usage", _BY_MODALITY, INTO))
-)
+tell_chat: Final = teller(response_table(("choices", _USUAL_CHOICE, ONE, *_HEAD, "usage", _ALL_USAGE, INTO)))
 
 
 def _add_answer(extra: dict[str, Any], told: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
