@@ -2,16 +2,18 @@
 
 What is compared is the CPU time of a question in all processes of a demo: its service (MiniLM, Qdrant, the
 OpenAI client) and its model server (SmolLM2, 30 layers).  Every module is watched, in full, and recorded into
-`.nsz` files: demand far beyond every budget.
+`.nsz` files: demand far beyond every budget.  A demo is charged all that it does from one of its blocks to
+the next, so that nothing is left out that a worker does later.
 """
 
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -20,7 +22,7 @@ from typing import Final
 
 import psutil
 from tests.benchmarks.figures import Figure, Run, at_most
-from tests.benchmarks.measure import spread
+from tests.benchmarks.pairs import PRECISE, Excess, excess, turns
 
 from neuronscope.cli.demo import PREFIX
 from neuronscope.demo.models import prepare_smollm2
@@ -28,19 +30,10 @@ from neuronscope.demo.runner import DemoProcesses, load_questions
 
 BARE: Final = "bare"
 BUDGETS: Final = ("1", "5", "15")
-SETTLE_S: Final = 0.3  # until the workers have written what a block left them
-LEAST_ROUNDS: Final = 4
-LOAD_S: Final = 50.0  # how long the rounds of one load go on; the whole group has ten minutes
-SOME: Final = 3  # questions of a block
-
-
-def turns(rounds: int, limit_s: float) -> Iterator[int]:
-    """Numbers of the rounds: as many as asked for, or as go into the time, but `LEAST_ROUNDS`."""
-    started = time.monotonic()
-    for turn in range(rounds):
-        if turn >= LEAST_ROUNDS and time.monotonic() - started > limit_s:
-            return
-        yield turn
+SETTLE_S: Final = 2.0  # until the workers have done what the last block left them
+MOST_ROUNDS: Final = 16
+LOAD_S: Final = 42.0  # how long the rounds of one load go on; the whole group has ten minutes
+SOME: Final = 3  # questions at the same time
 
 
 def figures(run: Run) -> Iterator[Figure]:
@@ -63,7 +56,7 @@ def figures(run: Run) -> Iterator[Figure]:
             for mode in (BARE, *BUDGETS)
         }
         for load in wanted:
-            yield from overhead(load, demos, run.rounds)
+            yield from overhead(load, demos, run)
 
 
 def environment(mode: str, folder: Path) -> dict[str, str]:
@@ -81,34 +74,46 @@ def environment(mode: str, folder: Path) -> dict[str, str]:
     }
 
 
-def overhead(load: str, demos: dict[str, DemoProcesses], rounds: int) -> Iterator[Figure]:
+def overhead(load: str, demos: dict[str, DemoProcesses], run: Run) -> Iterator[Figure]:
     """Interleaved blocks of one load; each budget against the bare demo."""
-    ratios: dict[str, list[float]] = {budget: [] for budget in BUDGETS}
+    readings: dict[str, list[float]] = {mode: [] for mode in demos}
+
+    def found(budget: str) -> Excess:
+        return excess(list(_steps(readings[budget])), list(_steps(readings[BARE])))
+
     for demo in demos.values():
-        LOADS[load](demo)  # warms up
-    for turn in turns(rounds, LOAD_S):
-        order = list(demos) if turn % 2 == 0 else list(reversed(demos))
-        cpu = {mode: block(demos[mode], LOADS[load]) for mode in order}
-        for budget, values in ratios.items():
-            values.append(100 * (cpu[budget] / cpu[BARE] - 1))
-    for budget, values in ratios.items():
-        found = spread(values)
+        LOADS[load](demo, 0)  # warms up
+    time.sleep(SETTLE_S)
+    most, limit = (4 * MOST_ROUNDS, 8 * LOAD_S) if run.full else (MOST_ROUNDS, LOAD_S)
+    enough = partial(_precise, found)
+    for turn in turns(most, limit, enough):
+        for mode in demos if turn % 2 == 0 else reversed(demos):
+            readings[mode].append(cpu_s(demos[mode]))
+            LOADS[load](demos[mode], turn)
+    time.sleep(SETTLE_S)
+    for mode, demo in demos.items():
+        readings[mode].append(cpu_s(demo))
+    for budget in BUDGETS:
+        told = found(budget)
         yield Figure(
             f"governor.demo.{load}.{budget}",
-            found.median,
+            told.value,
             "%",
             at_most(float(budget) + 1),
-            spread=found,
-            note="CPU per question of all the demo's processes against the same demo without NeuronScope",
+            interval=(told.low, told.high, told.pairs),
+            note=(
+                "CPU for the same questions of all the demo's processes, against the same demo without "
+                "NeuronScope; before anything could be learned: too few questions for the agent's experiment"
+            ),
         )
 
 
-def block(demo: DemoProcesses, load: Callable[[DemoProcesses], int]) -> float:
-    """CPU time of a question in seconds, over one block."""
-    before = cpu_s(demo)
-    asked = load(demo)
-    time.sleep(SETTLE_S)
-    return (cpu_s(demo) - before) / asked
+def _steps(readings: Sequence[float]) -> Iterator[float]:
+    return (later - earlier for earlier, later in itertools.pairwise(readings))
+
+
+def _precise(found: Callable[[str], Excess]) -> bool:
+    return all(found(budget).half < PRECISE for budget in BUDGETS)
 
 
 def cpu_s(demo: DemoProcesses) -> float:
@@ -122,38 +127,34 @@ def cpu_s(demo: DemoProcesses) -> float:
 
 
 # --- loads ---------------------------------------------------------------------------------------
-def steady(demo: DemoProcesses) -> int:
+def steady(demo: DemoProcesses, turn: int) -> None:
     """One question after the other."""
-    for question in load_questions()[:SOME]:
-        demo.ask(question.question)
-    return SOME
+    demo.ask(load_questions()[turn % SOME].question)
 
 
-def long(demo: DemoProcesses) -> int:
-    """Questions of a thousand characters: one large prefill."""
+def long(demo: DemoProcesses, turn: int) -> None:
+    """A question of a thousand characters: one large prefill."""
     text = " ".join(question.question for question in load_questions())
-    for start in range(2):
-        demo.ask(text[start : start + 990])
-    return 2
+    start = turn % SOME
+    demo.ask(text[start : start + 990])
 
 
-def threads(demo: DemoProcesses) -> int:
+def threads(demo: DemoProcesses, _: int) -> None:
     """Questions at the same time."""
     with ThreadPoolExecutor(SOME) as pool:
         texts = [question.question for question in load_questions()[:SOME]]
-        return sum(pool.map(partial(one, demo), texts))
+        list(pool.map(partial(one, demo), texts))
 
 
-def bursts(demo: DemoProcesses) -> int:
+def bursts(demo: DemoProcesses, turn: int) -> None:
     """Many requests that need no model, then one that does, then silence."""
     for _ in range(20):
         health(demo)
-    demo.ask(load_questions()[0].question)
+    demo.ask(load_questions()[turn % SOME].question)
     time.sleep(0.5)
-    return 1
 
 
-LOADS: Final[dict[str, Callable[[DemoProcesses], int]]] = {
+LOADS: Final[dict[str, Callable[[DemoProcesses, int], None]]] = {
     "steady": steady,
     "bursts": bursts,
     "long": long,
@@ -161,7 +162,7 @@ LOADS: Final[dict[str, Callable[[DemoProcesses], int]]] = {
 }
 
 
-def one(demo: DemoProcesses, question: str) -> int:
+def one(demo: DemoProcesses, question: str) -> None:
     """A question on a connection of its own."""
     connection = http.client.HTTPConnection("127.0.0.1", demo.service_port, timeout=150)
     try:
@@ -171,7 +172,6 @@ def one(demo: DemoProcesses, question: str) -> int:
         connection.getresponse().read()
     finally:
         connection.close()
-    return 1
 
 
 def health(demo: DemoProcesses) -> None:

@@ -27,6 +27,7 @@ _WRAPPERS: Final = {
 }
 _SAMPLED: Final = 16  # elements of each parameter
 _AGAIN_S: Final = 5.0
+_SHARE: Final = 1000  # a look that takes long is repeated less often: it may take a thousandth of the time
 _taken: weakref.WeakKeyDictionary[nn.Module, _Taken] = weakref.WeakKeyDictionary()
 _stored: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
@@ -50,8 +51,11 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
         told[names.MODEL_QUANTIZATION] = stored
     taken = _taken.get(model)
     now = time.monotonic()
-    if (taken is None or (taken.repeat and now - taken.at > _AGAIN_S)) and is_real_run():
-        taken = _taken[model] = _look_at_weights(model, now)
+    if (taken is None or (taken.repeat and now >= taken.again)) and is_real_run():
+        before = time.thread_time()
+        taken = _look_at_weights(model)
+        again = now + max(_AGAIN_S, _SHARE * (time.thread_time() - before))
+        taken = _taken[model] = taken._replace(again=again)
     if taken is not None:
         told.update(taken.told)
     return told
@@ -62,14 +66,15 @@ class _Taken(NamedTuple):
 
     Attributes:
         repeat: may it be taken again?  On a device it would wait for all work before it.
+        again: from when on, by the monotonic clock.
     """
 
     told: Mapping[str, Any]
-    at: float
     repeat: bool
+    again: float = 0.0
 
 
-def _look_at_weights(model: nn.Module, now: float) -> _Taken:
+def _look_at_weights(model: nn.Module) -> _Taken:
     """Fingerprint and element type, from a few elements of each parameter: milliseconds."""
     digest, sizes = blake2b(digest_size=8), Counter[str]()
     pieces: list[torch.Tensor] = []
@@ -88,14 +93,14 @@ def _look_at_weights(model: nn.Module, now: float) -> _Taken:
             some = weights.reshape(-1) if weights.is_contiguous() else weights[(0,) * (weights.dim() - 1)]
             pieces.append(some[:: max(1, some.numel() // _SAMPLED)][:_SAMPLED].float())
         if not pieces:
-            return _Taken({}, now, repeat=True)
+            return _Taken({}, repeat=True)
         by_device: dict[torch.device, list[torch.Tensor]] = {}
         for piece in pieces:
             by_device.setdefault(piece.device, []).append(piece)
         for group in by_device.values():
             digest.update(torch.cat(group).cpu().numpy().tobytes())
     told = {names.MODEL_WEIGHTS: digest.hexdigest(), names.MODEL_DTYPE: sizes.most_common(1)[0][0]}
-    return _Taken(told, now, on_host)
+    return _Taken(told, on_host)
 
 
 def _wrappers(model: nn.Module) -> Iterator[nn.Module]:
