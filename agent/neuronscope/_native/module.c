@@ -35,7 +35,6 @@ static PyMethodDef functions[] = {
     FAST("arguments", ns_arguments),
     FAST("with_item", ns_with_item),
     ONE("split_ids", ns_split_ids),
-    FAST("count_interval", ns_count_interval),
     /* inside a torch model */
     FAST("bind_state", ns_bind_state),
     FAST("bind_slots", ns_bind_slots),
@@ -60,12 +59,13 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__native(void)
 {
-    if (ns_spans_ready() < 0 || ns_runs_ready() < 0 || ns_facts_ready() < 0 || ns_calls_ready() < 0 || ns_tensors_ready() < 0)
+    if (ns_spans_ready() < 0 || ns_runs_ready() < 0 || ns_facts_ready() < 0 || ns_tensors_ready() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&
         (PyModule_AddStringConstant(module, "DIGEST", NS_DIGEST) < 0 || ns_add_series(module) < 0 || ns_add_chunks(module) < 0 ||
-         ns_add_turns(module) < 0 || ns_add_entry(module) < 0))
+         ns_add_turns(module) < 0 || ns_add_call(module) < 0 ||
+         ns_add_entry(module) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -35,7 +35,6 @@ PyObject *ns_fill_known(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_arguments(PyObject *module, Args args, Py_ssize_t n);          /* calls.c */
 PyObject *ns_with_item(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_split_ids(PyObject *module, PyObject *bits);
-PyObject *ns_count_interval(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_bind_state(PyObject *module, Args args, Py_ssize_t n);         /* torch_state.c */
 PyObject *ns_bind_slots(PyObject *module, Args args, Py_ssize_t n);         /* torch_slots.c */
 PyObject *ns_leave(PyObject *module, PyObject *sites);
@@ -56,14 +55,17 @@ int ns_add_to_series(PyObject *series, PyObject *value, PyObject *span, PyObject
 int ns_spans_ready(void);
 int ns_runs_ready(void);
 int ns_facts_ready(void);
-int ns_calls_ready(void);
 int ns_tensors_ready(void);
 
 /* Add a file's types to the module; -1 with an exception. */
 int ns_add_series(PyObject *module); /* series.c */
 int ns_add_chunks(PyObject *module); /* chunks.c */
 int ns_add_turns(PyObject *module);  /* torch_run.c */
-int ns_add_entry(PyObject *module);  /* entry.c */
+int ns_add_call(PyObject *module);   /* call.c */
+int ns_add_entry(PyObject *module);  /* entry_type.c */
+
+/* The arguments of a call by name; the `first` ones of `given` are left out, keywords win. */
+PyObject *ns_named(PyObject *names, Py_ssize_t first, PyObject *given, PyObject *kwargs); /* calls.c */
 
 /* Whether a call got as many arguments as it needs; 0 with an exception. */
 static inline int

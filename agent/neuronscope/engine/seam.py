@@ -75,8 +75,9 @@ def arguments_in_python(
     parameters: Sequence[str], first: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """The arguments of a call by name; the `first` ones of `args` are left out."""
-    found: dict[str, Any] = dict(zip(parameters, args[first:]))  # noqa: B905 - some may be left to defaults
-    found.update(kwargs)
+    found = dict(kwargs)
+    given = zip(parameters, args[first:])  # noqa: B905 - some may be left to defaults
+    found.update((name, value) for name, value in given if name not in kwargs)
     return found
 
 

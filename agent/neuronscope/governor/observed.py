@@ -4,11 +4,50 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from neuronscope import compiled
 
 Clock = Callable[[], int]
 
 
-class Work:
+class IntervalsInPython:
+    """The union of observed intervals: the twin of a compiled class, whose steps need no lock.
+
+    Attributes:
+        active: observed intervals that are open.
+        since: when the first of them was opened.
+        closed_ns: length of the union of the closed ones.
+    """
+
+    __slots__ = ("active", "closed_ns", "since")
+
+    def __init__(self) -> None:
+        self.active = 0
+        self.since = 0
+        self.closed_ns = 0
+
+    def began(self, now: int) -> None:
+        """An interval begins, by the clock's reading."""
+        if self.active == 0:
+            self.since = now
+        self.active += 1
+
+    def ended(self, now: int) -> None:
+        """An interval ends."""
+        self.active -= 1
+        if self.active == 0:
+            self.closed_ns += now - self.since
+
+
+if TYPE_CHECKING:
+    _Intervals = IntervalsInPython
+else:
+    _Intervals = compiled.choose("Intervals", IntervalsInPython)
+IN_ONE_STEP: Final = compiled.find("Intervals") is not None
+
+
+class Work(_Intervals):
     """The observed work of one budget.  Not thread-safe: `Budget` locks.
 
     Work is the smaller of the time in which anything was observed (a union: a thousand concurrent awaits
@@ -19,19 +58,12 @@ class Work:
     Args:
         clock: monotonic nanoseconds.
         cpu: CPU time of the process in nanoseconds; None: no bound (a fake clock).
-
-    Attributes:
-        active: observed intervals that are open.
-        since: when the first of them was opened.
-        closed_ns: length of the union of the closed ones.
     """
 
-    __slots__ = ("_carry", "_cpu", "_read_cpu", "_read_spent", "_read_wall", "active", "closed_ns", "since")
+    __slots__ = ("_carry", "_cpu", "_read_cpu", "_read_spent", "_read_wall")
 
     def __init__(self, clock: Clock, cpu: Clock | None) -> None:
-        self.active = 0
-        self.since = 0
-        self.closed_ns = 0
+        super().__init__()
         self._cpu = time.process_time_ns if cpu is None and clock is time.perf_counter_ns else cpu
         self._read_wall = 0
         self._read_cpu = self._cpu() if self._cpu is not None else 0

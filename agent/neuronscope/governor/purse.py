@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import exp
 from typing import Final
 
-from neuronscope import compiled
 from neuronscope.governor.accounts import CLIP, MOST_FOLLOWS, Account
-from neuronscope.governor.observed import Work
+from neuronscope.governor.observed import IN_ONE_STEP, Work
 from neuronscope.native import new_lock
 
 GRANT_NS: Final = 20_000_000  # the first call of a scope must be able to record something
@@ -45,9 +43,8 @@ class Purse:
         self._work = Work(clock, cpu)
         # An observed interval begins and ends, by the clock's reading: the quick way, for every call.
         # Compiled it is one step for other threads, and needs no lock.
-        step = compiled.find("count_interval")
-        self.began: Callable[[int], None] = partial(step, self._work, 1) if step else self._began
-        self.ended: Callable[[int], None] = partial(step, self._work, -1) if step else self._ended
+        self.began: Callable[[int], None] = self._work.began if IN_ONE_STEP else self._began
+        self.ended: Callable[[int], None] = self._work.ended if IN_ONE_STEP else self._ended
         self._work_ns = 0.0
         self._rate = pct / 100.0
         self._grant = GRANT_NS * min(1.0, pct / 5.0)
