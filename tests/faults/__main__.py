@@ -3,18 +3,24 @@
 python -m tests.faults                        # all faults with one seed, and 14 controls
 python -m tests.faults -s 2 -c 105 --set 1     # seeds and users that nobody has looked at
 python -m tests.faults "embedder" -c 0 -v     # some, with their evidence
+python -m tests.faults -s 0 -c 105 --json     # controls alone, for programs
 python -m tests.faults --live                 # the faults of retrieval, told live by drift and canaries
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neuronscope.engine.guard import GUARD
+
+if TYPE_CHECKING:
+    from tests.faults.scoring import Outcome
 
 
 def main() -> None:
@@ -29,6 +35,7 @@ def main() -> None:
         "--set", type=int, default=0, help="of seeds; 0: those that detectors are written with"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="also print causes and evidence")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each comparison")
     parser.add_argument("-k", "--keep", type=Path, help="keep the recordings in this folder")
     parser.add_argument("--live", action="store_true", help="the live laboratory instead")
     asked = parser.parse_args()
@@ -43,24 +50,21 @@ def main() -> None:
 def _compared(folder: Path, asked: argparse.Namespace) -> None:
     from tests.faults.changes import FAULTS
     from tests.faults.recorder import Studio
-    from tests.faults.scoring import Outcome, Scoring, score
+    from tests.faults.scoring import Scoring, score
 
     chosen = [fault for fault in FAULTS if not asked.only or any(word in fault.name for word in asked.only)]
     outcomes: list[Outcome] = []
     began = time.perf_counter()
+    tell = _tell_programs if asked.json else _tell
     with Studio() as studio:
         scoring = Scoring(studio, folder, asked.set)
-        print(f"{'change':36} {'seed':>5} {'place':>5} {'s':>5}  causes named")
         for outcome in chain(scoring.faults(range(asked.seeds), chosen), scoring.controls(asked.controls)):
             outcomes.append(outcome)
-            place = "right" if outcome.right else outcome.rank or "wrong"
-            kinds = ", ".join(outcome.kinds) or "no change"
-            print(
-                f"{outcome.change.name:36} {outcome.seed:5} {place:>5} {outcome.seconds:5.2f}  {kinds}",
-                flush=True,
-            )
+            tell(outcome)
             if asked.verbose:
                 _evidence(outcome)
+    if asked.json:
+        return
     found = score(outcomes)
     print(
         f"top-1 {found.top1:.1f} %, top-3 {found.top3:.1f} % of {found.faults} faults; false alarms "
@@ -68,11 +72,21 @@ def _compared(folder: Path, asked: argparse.Namespace) -> None:
     )
 
 
-def _evidence(outcome: object) -> None:
-    from tests.faults.scoring import Outcome
+def _tell(outcome: Outcome) -> None:
+    place = "right" if outcome.right else outcome.rank or "wrong"
+    kinds = ", ".join(outcome.kinds) or "no change"
+    print(f"{outcome.change.name:36} {outcome.seed:5} {place:>5} {outcome.seconds:5.2f}  {kinds}", flush=True)
 
-    assert isinstance(outcome, Outcome)
-    for cause in (*outcome.comparison.causes, *outcome.comparison.consequences):
+
+def _tell_programs(outcome: Outcome) -> None:
+    told = {"change": outcome.change.name, "seed": outcome.seed, "kinds": outcome.kinds}
+    print(json.dumps({**told, "seconds": outcome.seconds}), flush=True)
+
+
+def _evidence(outcome: Outcome) -> None:
+    comparison = outcome.comparison
+    assert comparison is not None
+    for cause in (*comparison.causes, *comparison.consequences):
         follows = f" (follows from {', '.join(cause.because)})" if cause.because else ""
         print(f"    {cause.kind} {cause.subject}: {cause.summary} {cause.confidence:.3f}{follows}")
         for item in cause.evidence:

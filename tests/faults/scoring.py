@@ -9,8 +9,11 @@ that no detector was changed for.  But for the first set, every seed and every r
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,17 +38,14 @@ class Outcome:
 
     Attributes:
         kinds: causes named, likeliest first.
+        comparison: all that was said; None if another process said it.
     """
 
     change: Change
     seed: int
-    comparison: Comparison
+    kinds: tuple[Kind, ...]
     seconds: float
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Causes named, likeliest first."""
-        return self.comparison.kinds
+    comparison: Comparison | None = None
 
     @property
     def rank(self) -> int | None:
@@ -92,6 +92,26 @@ def score(outcomes: Sequence[Outcome]) -> Score:
         controls=len(controls),
         by_fault={name: _share(found) for name, found in by_fault.items()},
     )
+
+
+def in_another_process(*arguments: str) -> Callable[[], list[Outcome]]:
+    """Start ``python -m tests.faults`` with these arguments; the function returned waits for its outcomes."""
+    command = [sys.executable, "-m", "tests.faults", *arguments, "--json"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    changes = {change.name: change for change in (*FAULTS, *CONTROLS)}
+
+    def outcomes() -> list[Outcome]:
+        out, errors = child.communicate()
+        if child.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{errors}")
+        return [
+            Outcome(
+                changes[told["change"]], told["seed"], tuple(map(Kind, told["kinds"])), float(told["seconds"])
+            )
+            for told in map(json.loads, out.splitlines())
+        ]
+
+    return outcomes
 
 
 def _share(found: Sequence[bool]) -> float:
@@ -160,4 +180,4 @@ class Scoring:
 def _compared(change: Change, seed: int, before: Path, after: Path) -> Outcome:
     began = time.perf_counter()
     found = ns.compare(before, after)
-    return Outcome(change, seed, found, time.perf_counter() - began)
+    return Outcome(change, seed, found.kinds, time.perf_counter() - began, found)

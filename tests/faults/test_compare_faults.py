@@ -37,6 +37,7 @@ def scoring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scoring]:
 
 
 def told(outcome: Outcome) -> str:
+    assert outcome.comparison is not None
     causes = (*outcome.comparison.causes, *outcome.comparison.consequences)
     return "\n".join(f"{item.kind} {item.subject}: {item.summary}" for item in causes)
 
@@ -48,6 +49,7 @@ def test_the_cause_is_named_first(scoring: Scoring, fault: Change) -> None:
     """At default settings, with content off."""
     outcome = scoring.compare(fault, 0)
     assert outcome.rank == 1, told(outcome)
+    assert outcome.comparison is not None
     assert not outcome.comparison.before.content
     assert outcome.comparison.causes[0].evidence
 

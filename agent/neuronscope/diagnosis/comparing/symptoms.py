@@ -10,8 +10,7 @@ import numpy as np
 
 from neuronscope.diagnosis.comparing.case import Case, groups, ratio
 from neuronscope.diagnosis.comparing.columns import Columns, Mask, finite
-from neuronscope.diagnosis.comparing.detectors.models import numbers
-from neuronscope.diagnosis.comparing.detectors.prompts import WRITERS, written
+from neuronscope.diagnosis.comparing.detectors.calling import WRITERS, at_route, numbers, written
 from neuronscope.diagnosis.comparing.detectors.searching import OVERLAP_FLOOR, paired
 from neuronscope.diagnosis.comparing.detectors.times import common_slowdown
 from neuronscope.diagnosis.comparing.result import Effect, Evidence, Symptom, Untold
@@ -82,9 +81,7 @@ def _of_searches(case: Case) -> Iterator[Symptom]:
 
 
 def _of_calls(case: Case) -> Iterator[Symptom]:
-    for route, *masks in written(case):
-        pair = (masks[0], masks[1])
-        at = f" of {route}" if route else ""
+    for route, pair in written(case):
         for column, effect, what, floor in (
             ("input_tokens", Effect.PROMPT_SIZE, "Input tokens", 0.25),
             ("output_tokens", Effect.ANSWERS, "Output tokens", 0.25),
@@ -100,10 +97,10 @@ def _of_calls(case: Case) -> Iterator[Symptom]:
                 and test.effect >= floor
                 and ratio(float(test.before or 0), float(test.after or 0)) >= 1.05
             ):
-                yield _symptom(effect, route, f"{what} of a call{at}", test)
+                yield _symptom(effect, route, f"{what} of a call{at_route(route)}", test)
         first = case.shift("time to the first chunk", *numbers(case, pair, "first_chunk"), "s")
         if first is not None and _slower(case, first):
-            yield _symptom(Effect.FIRST_CHUNK, route, f"Time to the first chunk{at}", first)
+            yield _symptom(Effect.FIRST_CHUNK, route, f"Time to the first chunk{at_route(route)}", first)
 
 
 def _of_requests(case: Case) -> Iterator[Symptom]:

@@ -17,6 +17,7 @@ from neuronscope.diagnosis.comparing.detectors import (
     models,
     prompts,
     queries,
+    reranking,
     retrieval,
     times,
 )
@@ -27,6 +28,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     *queries.DETECTORS,
     *retrieval.DETECTORS,
     *filters.DETECTORS,
+    *reranking.DETECTORS,
     *prompts.DETECTORS,
     *models.DETECTORS,
     *inside.DETECTORS,

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from neuronscope.diagnosis.comparing.case import FACT, TESTED, Case, cause, fact, groups, one_minus, ratio
-from neuronscope.diagnosis.comparing.columns import Columns
+from neuronscope.diagnosis.comparing.columns import Columns, finite
+from neuronscope.diagnosis.comparing.detectors.calling import calls, numbers, traces
 from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
 
@@ -21,70 +22,62 @@ _EXPECTED: Final = frozenset({"service", "NeuronScope"})
 
 def traffic_changed(case: Case) -> Iterator[Cause]:
     """Other routes are asked for, more or less often, or in other batches."""
+    for told in (_routes(case), _pace(case), _batches(case)):
+        if told is not None:
+            yield told
+
+
+def _routes(case: Case) -> Cause | None:
     routes = [side.requests.labels("route") for side in case.sides]
-    if min(map(len, routes)) >= 20:
-        mixed = case.mix("routes", *routes)
-        if mixed is not None and mixed.distance >= 0.15:
-            old, new = mixed.before, mixed.after
-            moved = {label: abs(new.get(label, 0.0) - old.get(label, 0.0)) for label in (*old, *new)}
-            most = max(moved, key=moved.__getitem__)
-            yield cause(
-                Kind.TRAFFIC_CHANGED,
-                most,
-                f"{new.get(most, 0):.0%} of the requests are to {most}; it was {old.get(most, 0):.0%}.",
-                [fact("routes", mixed)],
-                TESTED,
-                (case.before.requests.labels("trace"), case.after.requests.labels("trace")),
-            )
-    rates = [_rate(side) for side in case.sides]
-    if min(rates) > 0 and ratio(*rates) >= RATE and min(side.traces for side in case.sides) >= 50:
-        yield cause(
-            Kind.TRAFFIC_CHANGED,
-            "rate",
-            f"There are {rates[1]:.3g} requests a second; it was {rates[0]:.3g}.",
-            [
-                Evidence(
-                    "requests a second",
-                    rates[0],
-                    rates[1],
-                    one_minus(ratio(*rates)),
-                    "ratio",
-                    "1/s",
-                    case.before.traces,
-                    case.after.traces,
-                )
-            ],
-            TESTED,
-        )
-    for (operation, model), before, after in groups(
-        case, lambda side: side.calls, ("operation", "model"), 10
-    ):
+    mixed = case.mix("routes", *routes) if min(map(len, routes)) >= 20 else None
+    if mixed is None or mixed.distance < 0.15:
+        return None
+    old, new = mixed.before, mixed.after
+    most = max((*old, *new), key=lambda label: abs(new.get(label, 0.0) - old.get(label, 0.0)))
+    return cause(
+        Kind.TRAFFIC_CHANGED,
+        most,
+        f"{new.get(most, 0):.0%} of the requests are to {most}; it was {old.get(most, 0):.0%}.",
+        [fact("routes", mixed)],
+        TESTED,
+        (case.before.requests.labels("trace"), case.after.requests.labels("trace")),
+    )
+
+
+def _pace(case: Case) -> Cause | None:
+    before, after = (_rate(side) for side in case.sides)
+    times, n = ratio(before, after), (case.before.traces, case.after.traces)
+    if min(before, after) <= 0 or times < RATE or min(n) < 50:
+        return None
+    return cause(
+        Kind.TRAFFIC_CHANGED,
+        "rate",
+        f"There are {after:.3g} requests a second; it was {before:.3g}.",
+        [Evidence("requests a second", before, after, one_minus(times), "ratio", "1/s", *n)],
+        TESTED,
+    )
+
+
+def _batches(case: Case) -> Cause | None:
+    for (operation, model), before, after in groups(case, calls, ("operation", "model"), 10):
+        if operation == "rerank":
+            continue
         for column, what in (("batch", "rows of a model call"), ("inputs", "inputs of a call")):
-            if operation == "rerank":
+            sizes = [finite(each) for each in numbers(case, (before, after), column)]
+            if min(map(len, sizes)) < 10:
                 continue
-            values = [
-                side.calls.number(column)[mask]
-                for side, mask in zip(case.sides, (before, after), strict=True)
-            ]
-            known = [each[np.isfinite(each)] for each in values]
-            if min(map(len, known)) < 10:
-                continue
-            mixed = case.mix(what, *(map(int, each) for each in known))
-            if (
-                mixed is not None
-                and mixed.distance >= 0.3
-                and ratio(*(float(each.mean()) for each in known)) >= 1.5
-            ):
-                means = [float(each.mean()) for each in known]
-                yield cause(
+            mixed = case.mix(what, *(map(int, each) for each in sizes))
+            means = [float(each.mean()) for each in sizes]
+            if mixed is not None and mixed.distance >= 0.3 and ratio(*means) >= 1.5:
+                return cause(
                     Kind.TRAFFIC_CHANGED,
                     f"batches of {model or operation}",
                     f"Batches have another size: {what} {means[1]:.3g} on average; it was {means[0]:.3g}.",
                     [fact(what, mixed)],
                     TESTED,
-                    (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
+                    traces(case, (before, after)),
                 )
-                return
+    return None
 
 
 def _rate(side: Columns) -> float:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from neuronscope.diagnosis.comparing.case import PAIRED, TESTED, Case, cause, groups
+from neuronscope.diagnosis.comparing.detectors.calling import at_route
 from neuronscope.diagnosis.comparing.detectors.searching import (
     MIN_PAIRS,
     SHARE_FLOOR,
-    at_route,
     bare_empty,
     changed_traces,
     filtered_empty,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import numpy as np
 
 from neuronscope.diagnosis.comparing.case import FACT, PAIRED, TESTED, Case, cause, fact, groups
-from neuronscope.diagnosis.comparing.columns import Columns, LayerKey, Table
+from neuronscope.diagnosis.comparing.columns import LayerKey, finite
+from neuronscope.diagnosis.comparing.detectors.calling import calls, traces
 from neuronscope.diagnosis.comparing.diverging import LayerChange, bad_runs, dead
 from neuronscope.diagnosis.comparing.layers import (
     common_layers,
@@ -32,11 +34,6 @@ _WORDS: Final = {
     "sparser": "more of its numbers are zero",
     "absent": "it does not run any more",
 }
-
-
-def calls(side: Columns) -> Table:
-    """The table of model calls."""
-    return side.calls
 
 
 def weights_changed(case: Case) -> Iterator[Cause]:
@@ -63,7 +60,7 @@ def weights_changed(case: Case) -> Iterator[Cause]:
                 f"The {what} of {model} are others.",
                 [fact(what, mixed, _text)],
                 FACT,
-                _traces(case, pair),
+                traces(case, pair),
             )
             break
 
@@ -159,67 +156,51 @@ def _diverged(case: Case, model: str, layers: list[LayerChange], first: LayerCha
 
 def non_finite(case: Case) -> Iterator[Cause]:
     """NaN or Inf, and the first layer that makes them."""
-    sides: list[dict[LayerKey, tuple[int, int, Any]]] = [
-        {key: bad_runs(rows) for key, rows in side.layers.items()} for side in case.sides
-    ]
-    counts = [
-        (sum(bad for bad, _, _ in each.values()), sum(n for _, n, _ in each.values())) for each in sides
-    ]
-    spans = [side.calls.number("non_finite") for side in case.sides]
-    known = [each[np.isfinite(each)] for each in spans]
-    by_spans = min(map(len, known)) > 0
-    bad = [int((each > 0).sum()) for each in known] if by_spans else [counts[0][0], counts[1][0]]
-    total = [len(each) for each in known] if by_spans else [counts[0][1], counts[1][1]]
-    share = case.share("model calls with numbers that are not finite", (bad[0], bad[1]), (total[0], total[1]))
-    if share is None or share.effect == 0 or not any(bad) or (all(bad) and share.effect < 0.02):
+    (bad, n), (bad_later, n_later) = _counts(case)
+    share = case.share("model calls with numbers that are not finite", (bad, bad_later), (n, n_later))
+    if share is None or share.effect == 0 or not bad + bad_later:
         return
-    place = 1 if bad[1] * total[0] > bad[0] * total[1] else 0
-    worst = sides[place]
-    places = places_of(case)
-    born = sorted((key for key, (n, _, _) in worst.items() if n), key=lambda key: (key[0], places[key[:2]]))
-    model = (
-        born[0][0]
-        if born
-        else next(
-            (
-                m
-                for m, n in zip(
-                    case.sides[place].calls.labels("watched"), np.nan_to_num(spans[place]), strict=True
-                )
-                if n > 0
-            ),
-            "",
-        )
-    )
-    where = f", first in {born[0][1]}" if born else ""
-    traces = (
-        worst[born[0]][2]
-        if born
-        else [
-            trace
-            for trace, n in zip(
-                case.sides[place].calls.labels("trace"), np.nan_to_num(spans[place]), strict=True
-            )
-            if n > 0
-        ]
-    )
+    if bad and bad_later:
+        if share.effect < 0.02:
+            return
+    elif max(bad, bad_later) >= 3:
+        share = replace(share, p=None, statistic="fact")  # where there was none it is no matter of chance
+    place = 1 if bad_later * n > bad * n_later else 0
+    model, layer, where_seen = _born(case, place)
+    born = f", first in {layer}" if layer else ""
     yield cause(
         Kind.NON_FINITE,
-        f"{model}: {born[0][1]}" if born else model,
-        f"{share.after:.1%} of the calls of {model or 'a model'} have NaN or Inf{where}; it was "
+        f"{model}: {layer}" if layer else model,
+        f"{share.after:.1%} of the calls of {model or 'a model'} have NaN or Inf{born}; it was "
         f"{share.before:.1%}.",
-        [_certain(share, bad)],
+        [share],
         FACT,
-        (traces if place == 0 else (), traces if place == 1 else ()),
+        (where_seen, ()) if place == 0 else ((), where_seen),
         effect=max(share.effect, 0.5),
     )
 
 
-def _certain(share: Evidence, bad: list[int]) -> Evidence:
-    """NaN where there was none is no matter of chance."""
-    from dataclasses import replace
+def _counts(case: Case) -> list[tuple[int, int]]:
+    """(calls with such numbers, calls) of each side, by spans; by layer records where spans do not tell."""
+    known = [finite(side.calls.number("non_finite")) for side in case.sides]
+    if all(map(len, known)):
+        return [(int((each > 0).sum()), len(each)) for each in known]
+    runs = [[bad_runs(rows) for rows in side.layers.values()] for side in case.sides]
+    return [(sum(bad for bad, _, _ in each), sum(n for _, n, _ in each)) for each in runs]
 
-    return replace(share, p=None, statistic="fact") if 0 in bad and max(bad) >= 3 else share
+
+def _born(case: Case, place: int) -> tuple[str, str, Sequence[str]]:
+    """(model, the first of its layers with such numbers, traces); no layer where only spans tell."""
+    side, places = case.sides[place], places_of(case)
+    for key in sorted(side.layers, key=lambda key: (key[0], places[key[:2]], key[2])):
+        bad, _, names = bad_runs(side.layers[key])
+        if bad:
+            return key[0], key[1], names
+    table = side.calls
+    counts = np.nan_to_num(table.number("non_finite"))
+    rows = zip(table.labels("watched"), table.labels("trace"), counts, strict=True)
+    found = [(model, trace) for model, trace, n in rows if n > 0]
+    return (found[0][0] if found else ""), "", [trace for _, trace in found]
 
 
 def dead_units(case: Case) -> Iterator[Cause]:
@@ -250,10 +231,6 @@ def dead_units(case: Case) -> Iterator[Cause]:
         (rows[0].traces, rows[1].traces),
         effect=effect,
     )
-
-
-def _traces(case: Case, pair: tuple[Any, Any]) -> tuple[list[str], list[str]]:
-    return case.before.calls.rows(pair[0], "trace"), case.after.calls.rows(pair[1], "trace")
 
 
 def _text(value: Any) -> str:

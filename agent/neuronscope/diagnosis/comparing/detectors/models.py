@@ -10,7 +10,15 @@ import numpy as np
 
 from neuronscope.diagnosis.comparing.case import FACT, PAIRED, TESTED, Case, cause, fact, ratio
 from neuronscope.diagnosis.comparing.columns import Columns, Floats, Mask, finite
-from neuronscope.diagnosis.comparing.detectors.prompts import both, written
+from neuronscope.diagnosis.comparing.detectors.calling import (
+    Masks,
+    at_route,
+    both,
+    known,
+    numbers,
+    traces,
+    written,
+)
 from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
 
@@ -25,12 +33,10 @@ _CUT: Final = frozenset({"length", "max_tokens", "MAX_TOKENS", "max_output_token
 
 def model_changed(case: Case) -> Iterator[Cause]:
     """Another model, version or provider."""
-    for route, *masks in written(case):
-        pair = (masks[0], masks[1])
+    for route, pair in written(case):
         found: list[Evidence] = []
         for column, what in _MODELS:
-            values = both(case, pair, column)
-            mixed = case.mix(what, *([value for value in side if value] for side in values))
+            mixed = case.mix(what, *known(case, pair, column))
             if (
                 mixed is not None
                 and mixed.distance >= 0.2
@@ -46,10 +52,10 @@ def model_changed(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.MODEL_CHANGED,
                 str(first.after or ""),
-                f"The {first.what}{_at(route)} is {first.after}; it was {first.before}.",
+                f"The {first.what}{at_route(route)} is {first.after}; it was {first.before}.",
                 found,
                 FACT if first.p is None else TESTED,
-                both(case, pair, "trace"),
+                traces(case, pair),
             )
 
 
@@ -62,9 +68,9 @@ def _new(before: dict[Any, float], after: dict[Any, float]) -> bool:
     )
 
 
-def _backend(case: Case, pair: tuple[Mask, Mask]) -> Iterator[Evidence]:
+def _backend(case: Case, pair: Masks) -> Iterator[Evidence]:
     """The provider's own name of what answered: it differs between its machines, so all must be others."""
-    values = [[value for value in side if value] for side in both(case, pair, "backend")]
+    values = known(case, pair, "backend")
     if min(map(len, values)) >= 10 and not set(values[0]) & set(values[1]):
         mixed = case.mix("the provider's fingerprint of the model", *values)
         if mixed is not None:
@@ -73,8 +79,7 @@ def _backend(case: Case, pair: tuple[Mask, Mask]) -> Iterator[Evidence]:
 
 def sampling_changed(case: Case) -> Iterator[Cause]:
     """Other parameters: temperature, limits, penalties."""
-    for route, *masks in written(case):
-        pair = (masks[0], masks[1])
+    for route, pair in written(case):
         mixed = case.mix("sampling parameters", *both(case, pair, "parameters"))
         if mixed is None or mixed.distance < 0.3 or not mixed.switched:
             continue
@@ -84,25 +89,24 @@ def sampling_changed(case: Case) -> Iterator[Cause]:
         yield cause(
             Kind.SAMPLING_CHANGED,
             ", ".join(changed),
-            f"The model is called{_at(route)} with {told}.",
+            f"The model is called{at_route(route)} with {told}.",
             [fact("sampling parameters", mixed, _parameters)],
             FACT,
-            both(case, pair, "trace"),
+            traces(case, pair),
         )
 
 
 def output_cut(case: Case) -> Iterator[Cause]:
     """Answers that end because of a limit, or of a filter, not because they are over."""
-    for route, *masks in written(case):
-        pair = (masks[0], masks[1])
-        ends = [[each for each in side if each] for side in both(case, pair, "finish")]
+    for route, pair in written(case):
+        ends = known(case, pair, "finish")
         cut = [sum(any(reason in _CUT for reason in each) for each in side) for side in ends]
         share = case.share("answers that a limit ended", (cut[0], cut[1]), (len(ends[0]), len(ends[1])))
         if share is not None and share.effect >= 0.08:
             yield cause(
                 Kind.OUTPUT_CUT,
                 route,
-                f"{share.after:.0%} of the answers{_at(route)} are cut at a limit of tokens; it "
+                f"{share.after:.0%} of the answers{at_route(route)} are cut at a limit of tokens; it "
                 f"was {share.before:.0%}.",
                 [
                     share,
@@ -115,100 +119,100 @@ def output_cut(case: Case) -> Iterator[Cause]:
 
 def tokenizer_changed(case: Case) -> Iterator[Cause]:
     """The same text has another number of tokens."""
-    told = False
-    if len(case.pairs.calls) >= 10:
-        tokens = case.before.calls.number("input_tokens"), case.after.calls.number("input_tokens")
-        system = case.before.calls.labels("system"), case.after.calls.labels("system")
-        tools = case.before.calls.labels("tools"), case.after.calls.labels("tools")
-        rows = [
-            (tokens[0][row], tokens[1][later])
-            for row, later in case.pairs.calls
-            if system[0][row] == system[1][later] and tools[0][row] == tools[1][later]
-        ]
-        rows = [(a, b) for a, b in rows if math.isfinite(a + b)]
-        if len(rows) >= 10:
-            told = True
-            n, differ = len(rows), sum(a != b for a, b in rows)
-            what = "same prompts with another number of tokens"
-            share = case.pairs_that(what, n, differ, 0.05 * n)
-            if share is not None and differ > 0.5 * n:
-                middle = float(np.median([b / a for a, b in rows if a]))
-                yield cause(
-                    Kind.TOKENIZER_CHANGED,
-                    "",
-                    f"The same prompts have {middle:.3g} times as many tokens as before ({differ} of {n}).",
-                    [share],
-                    PAIRED,
-                    (case.before.calls.labels("trace"), case.after.calls.labels("trace")),
-                    effect=min(1.0, abs(middle - 1)),
-                )
-    if told:
+    counts = _tokens_of_pairs(case)
+    if len(counts) >= 10:
+        yield from _other_counts(case, counts)
         return
-    for route, *masks in written(case):
-        pair = (masks[0], masks[1])
+    for route, pair in written(case):
         rates = [_per_character(side, mask) for side, mask in zip(case.sides, pair, strict=True)]
         shift = case.shift("input tokens per character", rates[0], rates[1])
-        if (
-            shift is not None
-            and shift.effect >= 0.5
-            and ratio(float(shift.before or 0), float(shift.after or 0)) >= 1.04
-        ):
-            yield cause(
-                Kind.TOKENIZER_CHANGED,
-                route,
-                f"A character of the prompts{_at(route)} costs {shift.after:.3g} tokens; it was "
-                f"{shift.before:.3g}.",
-                [shift],
-                TESTED,
-                both(case, pair, "trace"),
+        if shift is None or shift.effect < 0.5:
+            continue
+        if ratio(float(shift.before or 0), float(shift.after or 0)) < 1.04:
+            continue
+        yield cause(
+            Kind.TOKENIZER_CHANGED,
+            route,
+            f"A character of the prompts{at_route(route)} costs {shift.after:.3g} tokens; it was "
+            f"{shift.before:.3g}.",
+            [shift],
+            TESTED,
+            traces(case, pair),
+        )
+
+
+def _tokens_of_pairs(case: Case) -> list[tuple[float, float]]:
+    """Input tokens of the same prompts, with the same system prompt and tools."""
+    before, after = (
+        list(
+            zip(
+                side.calls.number("input_tokens"),
+                side.calls.labels("system"),
+                side.calls.labels("tools"),
+                strict=True,
             )
+        )
+        for side in case.sides
+    )
+    pairs = [(before[row], after[later]) for row, later in case.pairs.calls]
+    counts = [(float(a[0]), float(b[0])) for a, b in pairs if a[1:] == b[1:]]
+    return [(a, b) for a, b in counts if math.isfinite(a + b)]
+
+
+def _other_counts(case: Case, counts: list[tuple[float, float]]) -> Iterator[Cause]:
+    n, differ = len(counts), sum(a != b for a, b in counts)
+    share = case.pairs_that("same prompts with another number of tokens", n, differ, 0.05 * n)
+    if share is None or differ <= 0.5 * n:
+        return
+    middle = float(np.median([b / a for a, b in counts if a]))
+    yield cause(
+        Kind.TOKENIZER_CHANGED,
+        "",
+        f"The same prompts have {middle:.3g} times as many tokens as before ({differ} of {n}).",
+        [share],
+        PAIRED,
+        (case.before.calls.labels("trace"), case.after.calls.labels("trace")),
+        effect=min(1.0, abs(middle - 1)),
+    )
 
 
 def cache_lost(case: Case) -> Iterator[Cause]:
     """The provider's cache of prompts serves less, or more."""
-    for route, *masks in written(case, 5):
-        pair = (masks[0], masks[1])
-        parts: list[Floats] = []
-        for cached, tokens in zip(
-            numbers(case, pair, "cached"), numbers(case, pair, "input_tokens"), strict=True
-        ):
-            known = tokens > 0
-            parts.append(np.where(np.isfinite(cached[known]), cached[known], 0.0) / tokens[known])
-        if min(map(len, parts)) < 5 or not any(part.any() for part in parts):
+    for route, pair in written(case, 5):
+        before, after = (
+            _cached(cached, tokens)
+            for cached, tokens in zip(
+                numbers(case, pair, "cached"), numbers(case, pair, "input_tokens"), strict=True
+            )
+        )
+        if min(before.size, after.size) < 5 or not (before.any() or after.any()):
             continue
-        share = case.share_of("calls that the provider's cache serves", parts[0] > 0, parts[1] > 0)
-        means = [float(part.mean()) for part in parts]
-        if (
-            share is not None
-            and abs(means[1] - means[0]) >= 0.1
-            and (share.effect >= 0.1 or _tested(case, parts))
-        ):
-            less = "less" if means[1] < means[0] else "more"
-            test = (
-                share
-                if share.effect >= 0.1
-                else case.shift("cached share of a prompt", parts[0], parts[1], "1")
-            )
-            yield cause(
-                Kind.CACHE_LOST,
-                route,
-                f"The provider's cache serves {less}: {means[1]:.0%} of the input "
-                f"tokens{_at(route)}; it was {means[0]:.0%}.",
-                [test],
-                TESTED,
-                both(case, pair, "trace"),
-                effect=abs(means[1] - means[0]),
-            )
+        share = case.share_of("calls that the provider's cache serves", before > 0, after > 0)
+        means = float(before.mean()), float(after.mean())
+        if share is None or abs(means[1] - means[0]) < 0.1:
+            continue
+        test: Evidence | None = share
+        if share.effect < 0.1:  # as many calls, but less of each
+            test = case.shift("cached share of a prompt", before, after, "1")
+            if test is None or test.effect < 0.2:
+                continue
+        yield cause(
+            Kind.CACHE_LOST,
+            route,
+            f"The provider's cache serves {'less' if means[1] < means[0] else 'more'}: {means[1]:.0%} of the "
+            f"input tokens{at_route(route)}; it was {means[0]:.0%}.",
+            [test],
+            TESTED,
+            traces(case, pair),
+            effect=abs(means[1] - means[0]),
+        )
 
 
-def _tested(case: Case, parts: list[Floats]) -> bool:
-    shift = case.shift("cached share of a prompt", parts[0], parts[1], "1")
-    return shift is not None and shift.effect >= 0.2
-
-
-def numbers(case: Case, masks: tuple[Mask, Mask], column: str) -> tuple[Floats, Floats]:
-    """A column of numbers of both sides."""
-    return case.before.calls.number(column)[masks[0]], case.after.calls.number(column)[masks[1]]
+def _cached(cached: Floats, tokens: Floats) -> Floats:
+    """Share of each prompt that came out of the cache."""
+    given = tokens > 0
+    found: Floats = np.where(np.isfinite(cached[given]), cached[given], 0.0) / tokens[given]
+    return found
 
 
 def _per_character(side: Columns, mask: Mask) -> Floats:
@@ -230,10 +234,6 @@ def _parameters(value: Any) -> str:
 
 def _said(parameters: dict[str, Any], name: str) -> Any:
     return parameters.get(name, "unset")
-
-
-def _at(route: str) -> str:
-    return f" of {route}" if route else ""
 
 
 DETECTORS = (model_changed, sampling_changed, output_cut, tokenizer_changed, cache_lost)

@@ -1,285 +1,112 @@
-"""Detectors of what models are given: templates, system prompts, tools, documents, reranked or not."""
+"""Detectors of what models are given: templates, system prompts, tools, retrieved documents."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from neuronscope.diagnosis.comparing.case import FACT, TESTED, Case, cause, fact, groups
-from neuronscope.diagnosis.comparing.columns import Columns, Floats, Mask, Table
+from neuronscope.diagnosis.comparing.case import FACT, TESTED, Case, Mixed, cause, fact
+from neuronscope.diagnosis.comparing.columns import Floats
+from neuronscope.diagnosis.comparing.detectors.calling import (
+    Masks,
+    at_route,
+    both,
+    known,
+    numbers,
+    traces,
+    written,
+)
 from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
 
-WRITERS: Final = frozenset({"chat", "text_completion", "generate_content"})
 ALWAYS: Final = 0.9  # share of the prompts that hold a piece of their template
 SELDOM: Final = 0.2
 MIN_CALLS: Final = 8
+DROPPED: Final = 0.08  # of the retrieved documents
 
 
-def calls(side: Columns) -> Table:
-    """The table of model calls."""
-    return side.calls
+# --- the template --------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """The lines and labels that (nearly) all prompts of a route hold.
 
+    Attributes:
+        before, after: how many there are; `total`: on either side.
+        gone, new: of them, those of one side only; `moved`: they are the same in another order.
+    """
 
-def written(case: Case, least: int = 3) -> Iterator[tuple[str, Mask, Mask]]:
-    """Calls to models that write, by route."""
-    for (operation, route), before, after in groups(case, calls, ("operation", "route"), least):
-        if operation in WRITERS:
-            yield route, before, after
+    before: int
+    after: int
+    total: int
+    gone: int
+    new: int
+    moved: bool
 
+    @property
+    def changed(self) -> bool:
+        """Is it another template?"""
+        return bool(self.gone or self.new or self.moved)
 
-def both(case: Case, masks: tuple[Mask, Mask], column: str) -> tuple[list[Any], list[Any]]:
-    """A column of labels of both sides."""
-    return case.before.calls.rows(masks[0], column), case.after.calls.rows(masks[1], column)
+    @property
+    def effect(self) -> float:
+        """Share of all pieces that changed."""
+        return 0.5 if self.moved else (self.gone + self.new) / max(1, self.total)
+
+    @property
+    def words(self) -> str:
+        """What happened to the pieces."""
+        if self.moved:
+            return "their order is another"
+        if self.gone and self.new:
+            return f"{self.gone} of them are gone and {self.new} are new"
+        return f"{self.gone} of them are gone" if self.gone else f"{self.new} are new"
 
 
 def prompt_changed(case: Case) -> Iterator[Cause]:
     """Other constant pieces: lines and labels that (nearly) all prompts of a route hold."""
-    for route, *masks in written(case, MIN_CALLS):
-        pieces = both(case, (masks[0], masks[1]), "pieces")
-        known = [[each for each in side if each] for side in pieces]
-        if min(map(len, known)) < MIN_CALLS:
+    for route, masks in written(case, MIN_CALLS):
+        pieces = known(case, masks, "pieces")
+        if min(map(len, pieces)) < MIN_CALLS:
             continue
-        shares = [_piece_shares(side) for side in known]
-        gone = [
-            piece
-            for piece, share in shares[0].items()
-            if share >= ALWAYS and shares[1].get(piece, 0.0) <= SELDOM
-        ]
-        new = [
-            piece
-            for piece, share in shares[1].items()
-            if share >= ALWAYS and shares[0].get(piece, 0.0) <= SELDOM
-        ]
-        constant = {piece for side in shares for piece, share in side.items() if share >= ALWAYS}
-        orders = [_order(side, constant) for side in known]
-        moved = not gone and not new and orders[0] != orders[1]
-        messages = case.mix(
-            "messages of a call", *(map(str, side) for side in both(case, (masks[0], masks[1]), "messages"))
-        )
-        count = messages is not None and messages.distance > 0.8 and messages.switched
-        if not gone and not new and not moved:
+        template = _template(*pieces)
+        messages = case.mix("messages of a call", *(map(str, side) for side in both(case, masks, "messages")))
+        if not template.changed:
             continue
-        effect = (len(gone) + len(new)) / max(1, len(constant)) if not moved else 0.5
-        words = (
-            "their order is another"
-            if moved
-            else f"{len(gone)} of them are gone and {len(new)} are new"
-            if gone and new
-            else f"{len(gone)} of them are gone"
-            if gone
-            else f"{len(new)} are new"
-        )
         yield cause(
             Kind.PROMPT_CHANGED,
             route,
-            f"The prompt's template{_at(route)} is another: of the lines and labels that all "
-            f"prompts hold {words}.",
+            f"The prompt's template{at_route(route)} is another: of the lines and labels that all "
+            f"prompts hold {template.words}.",
             [
                 Evidence(
                     "constant lines and labels of the prompt",
-                    float(len([p for p in shares[0].values() if p >= ALWAYS])),
-                    float(len([p for p in shares[1].values() if p >= ALWAYS])),
-                    effect,
-                    "fact",
-                    "",
-                    len(known[0]),
-                    len(known[1]),
+                    float(template.before),
+                    float(template.after),
+                    template.effect,
+                    n_before=len(pieces[0]),
+                    n_after=len(pieces[1]),
                 ),
-                case.shift("characters of a prompt", *_numbers(case, (masks[0], masks[1]), "characters")),
-                fact("messages of a call", messages) if count and messages is not None else None,
+                case.shift("characters of a prompt", *numbers(case, masks, "characters")),
+                fact("messages of a call", messages) if messages and _another(messages, 0.8) else None,
             ],
             FACT,
-            both(case, (masks[0], masks[1]), "trace"),
-            effect=effect,
+            traces(case, masks),
+            effect=template.effect,
         )
 
 
-def system_prompt_changed(case: Case) -> Iterator[Cause]:
-    """Another system prompt, by its fingerprint; by its length where it is never twice the same."""
-    for route, *masks in written(case):
-        pair = (masks[0], masks[1])
-        systems = both(case, pair, "system")
-        if not any(systems[0]) and not any(systems[1]):
-            continue
-        mixed = case.mix("system prompt", *systems)
-        if mixed is None:
-            continue
-        most = [max(side.values()) for side in (mixed.before, mixed.after)]
-        if min(most) >= 0.3:
-            if mixed.distance < 0.3 or not mixed.switched:
-                continue
-            first, second = (name or "none" for name in mixed.usual)
-            lengths = _numbers(case, pair, "system_characters")
-            sizes = [float(np.nanmedian(each)) if np.isfinite(each).any() else 0.0 for each in lengths]
-            yield cause(
-                Kind.SYSTEM_PROMPT_CHANGED,
-                route,
-                f"The system prompt{_at(route)} is another: {sizes[1]:.0f} characters, {sizes[0]:.0f} before "
-                f"(fingerprint {second}; it was {first}).",
-                [
-                    fact("system prompt", mixed),
-                    Evidence(
-                        "characters of the system prompt, median",
-                        sizes[0],
-                        sizes[1],
-                        abs(sizes[1] - sizes[0]) / max(1.0, *sizes),
-                        "ratio",
-                        "",
-                        len(systems[0]),
-                        len(systems[1]),
-                    ),
-                ],
-                FACT,
-                both(case, pair, "trace"),
-            )
-        else:  # a date or a name in it
-            shift = case.shift("characters of the system prompt", *_numbers(case, pair, "system_characters"))
-            if shift is not None and shift.effect >= 0.5:
-                yield cause(
-                    Kind.SYSTEM_PROMPT_CHANGED,
-                    route,
-                    f"The system prompt{_at(route)} has {shift.after:.0f} characters; it had "
-                    f"{shift.before:.0f}.",
-                    [shift],
-                    TESTED,
-                    both(case, pair, "trace"),
-                )
-
-
-def tools_changed(case: Case) -> Iterator[Cause]:
-    """Other tools are offered."""
-    for route, *masks in written(case):
-        tools = both(case, (masks[0], masks[1]), "tools")
-        if not any(tools[0]) and not any(tools[1]):
-            continue
-        mixed = case.mix("definitions of tools", *tools)
-        if mixed is not None and mixed.distance >= 0.5 and mixed.switched:
-            yield cause(
-                Kind.TOOLS_CHANGED,
-                route,
-                f"The definitions of the tools{_at(route)} are others.",
-                [fact("definitions of tools", mixed)],
-                FACT,
-                both(case, (masks[0], masks[1]), "trace"),
-            )
-
-
-def context_dropped(case: Case) -> Iterator[Cause]:
-    """Documents that were retrieved and are not in the prompt, or not whole."""
-    for route, *masks in written(case, MIN_CALLS):
-        pair = (masks[0], masks[1])
-        retrieved, whole, cut = (
-            _numbers(case, pair, name) for name in ("documents", "documents_whole", "documents_cut")
-        )
-        known = [each > 0 for each in retrieved]
-        if min(int(each.sum()) for each in known) < MIN_CALLS:
-            continue
-        kept = [w[mask] / r[mask] for w, r, mask in zip(whole, retrieved, known, strict=True)]
-        halved = [c[mask] / r[mask] for c, r, mask in zip(cut, retrieved, known, strict=True)]
-        means = [float(np.mean(each)) for each in kept]
-        cuts = [float(np.mean(each)) for each in halved]
-        if abs(means[1] - means[0]) < 0.08:
-            continue
-        test = case.shift(
-            "share of the retrieved documents that the prompt holds whole", kept[0], kept[1], "1"
-        )
-        if test is None:
-            totals = [int(r[mask].sum()) for r, mask in zip(retrieved, known, strict=True)]
-            holds = [int(w[mask].sum()) for w, mask in zip(whole, known, strict=True)]
-            test = case.share(
-                "retrieved documents that the prompt holds whole",
-                (holds[0], holds[1]),
-                (totals[0], totals[1]),
-            )
-        if test is None:
-            continue
-        also = f", {cuts[1]:.0%} only in part (it was {cuts[0]:.0%})" if max(cuts) > 0.02 else ""
-        yield cause(
-            Kind.CONTEXT_DROPPED,
-            route,
-            f"Of the documents that were retrieved, prompts{_at(route)} hold {means[1]:.0%} whole; "
-            f"it was {means[0]:.0%}{also}.",
-            [
-                test,
-                Evidence(
-                    "retrieved documents that the prompt holds in part, mean",
-                    cuts[0],
-                    cuts[1],
-                    abs(cuts[1] - cuts[0]),
-                    "share",
-                    "1",
-                    len(kept[0]),
-                    len(kept[1]),
-                ),
-            ],
-            TESTED,
-            both(case, pair, "trace"),
-            effect=abs(means[1] - means[0]),
-        )
-
-
-def reranker_changed(case: Case) -> Iterator[Cause]:
-    """Another reranker, none any more, or one that orders otherwise."""
-    present = [_reranked(side) for side in case.sides]
-    if all(total for _, total in present):
-        share = case.share(
-            "traces with a search that are reranked",
-            (present[0][0], present[1][0]),
-            (present[0][1], present[1][1]),
-        )
-        if share is not None and share.effect >= 0.3 and max(present[0][0], present[1][0]) >= 3:
-            yield cause(
-                Kind.RERANKER_CHANGED,
-                "",
-                f"What searches find is reranked in {share.after:.0%} of the traces; it was "
-                f"{share.before:.0%}.",
-                [share],
-                FACT,
-                (case.before.searches.labels("trace"), case.after.searches.labels("trace")),
-            )
-            return
-    for (operation, route), *masks in groups(case, calls, ("operation", "route")):
-        if operation != "rerank":
-            continue
-        pair = (masks[0], masks[1])
-        for column in ("weights", "model", "answered_by", "provider"):
-            values = both(case, pair, column)
-            known = [[value for value in side if value] for side in values]
-            if not all(known):
-                continue
-            mixed = case.mix("reranking model", *known)
-            if mixed is not None and mixed.distance >= 0.3 and mixed.switched:
-                first, second = mixed.usual
-                yield cause(
-                    Kind.RERANKER_CHANGED,
-                    str(second),
-                    f"The reranker{_at(route)} is another ({column}): {second}; it was {first}.",
-                    [fact("reranking model", mixed)],
-                    FACT,
-                    both(case, pair, "trace"),
-                )
-                return
-        for column, what in (
-            ("returned", "documents that the reranker hands on"),
-            ("top", "best score of a reranking"),
-            ("rerank_shift", "ranks that reranking moves a document, mean"),
-        ):
-            shift = case.shift(what, *_numbers(case, pair, column))
-            if shift is not None and shift.effect >= 0.25:
-                yield cause(
-                    Kind.RERANKER_CHANGED,
-                    "",
-                    f"The reranker{_at(route)} works otherwise: {what} {shift.after:.3g}; it was "
-                    f"{shift.before:.3g}.",
-                    [shift],
-                    TESTED,
-                    both(case, pair, "trace"),
-                )
-                return
+def _template(before: list[tuple[int, ...]], after: list[tuple[int, ...]]) -> _Template:
+    shares = _piece_shares(before), _piece_shares(after)
+    constant = [{piece for piece, share in side.items() if share >= ALWAYS} for side in shares]
+    gone = {piece for piece in constant[0] if shares[1].get(piece, 0.0) <= SELDOM}
+    new = {piece for piece in constant[1] if shares[0].get(piece, 0.0) <= SELDOM}
+    either = constant[0] | constant[1]
+    moved = not gone and not new and _order(before, either) != _order(after, either)
+    return _Template(len(constant[0]), len(constant[1]), len(either), len(gone), len(new), moved)
 
 
 def _piece_shares(prompts: list[tuple[int, ...]]) -> dict[int, float]:
@@ -293,23 +120,137 @@ def _order(prompts: list[tuple[int, ...]], constant: set[int]) -> tuple[int, ...
     return orders.most_common(1)[0][0]
 
 
-def _numbers(case: Case, masks: tuple[Mask, Mask], column: str) -> tuple[Floats, Floats]:
-    return case.before.calls.number(column)[masks[0]], case.after.calls.number(column)[masks[1]]
+# --- system prompt, tools ------------------------------------------------------------------------------
+def system_prompt_changed(case: Case) -> Iterator[Cause]:
+    """Another system prompt, by its fingerprint; by its length where it is never twice the same."""
+    for route, masks in written(case):
+        systems = both(case, masks, "system")
+        if not any(systems[0]) and not any(systems[1]):
+            continue
+        mixed = case.mix("system prompt", *systems)
+        if mixed is None:
+            continue
+        usual = min(max(side.values()) for side in (mixed.before, mixed.after))
+        if usual < 0.3:  # a date or a name in it
+            yield from _system_by_length(case, route, masks)
+        elif _another(mixed, 0.3):
+            yield _system_by_name(case, route, masks, mixed)
 
 
-def _reranked(side: Columns) -> tuple[int, int]:
-    searched = set(side.searches.labels("trace"))
-    table = side.calls
-    ranked = {
-        trace
-        for trace, op in zip(table.labels("trace"), table.labels("operation"), strict=True)
-        if op == "rerank"
-    }
-    return len(searched & ranked), len(searched)
+def _system_by_name(case: Case, route: str, masks: Masks, mixed: Mixed) -> Cause:
+    first, second = (name or "none" for name in mixed.usual)
+    lengths = numbers(case, masks, "system_characters")
+    before, after = (float(np.nanmedian(each)) if np.isfinite(each).any() else 0.0 for each in lengths)
+    length = Evidence(
+        "characters of the system prompt, median",
+        before,
+        after,
+        abs(after - before) / max(1.0, before, after),
+        "ratio",
+        n_before=mixed.n_before,
+        n_after=mixed.n_after,
+    )
+    return cause(
+        Kind.SYSTEM_PROMPT_CHANGED,
+        route,
+        f"The system prompt{at_route(route)} is another: {after:.0f} characters, {before:.0f} before "
+        f"(fingerprint {second}; it was {first}).",
+        [fact("system prompt", mixed), length],
+        FACT,
+        traces(case, masks),
+    )
 
 
-def _at(route: str) -> str:
-    return f" of {route}" if route else ""
+def _system_by_length(case: Case, route: str, masks: Masks) -> Iterator[Cause]:
+    shift = case.shift("characters of the system prompt", *numbers(case, masks, "system_characters"))
+    if shift is not None and shift.effect >= 0.5:
+        yield cause(
+            Kind.SYSTEM_PROMPT_CHANGED,
+            route,
+            f"The system prompt{at_route(route)} has {shift.after:.0f} characters; it had "
+            f"{shift.before:.0f}.",
+            [shift],
+            TESTED,
+            traces(case, masks),
+        )
 
 
-DETECTORS = (reranker_changed, prompt_changed, system_prompt_changed, tools_changed, context_dropped)
+def tools_changed(case: Case) -> Iterator[Cause]:
+    """Other tools are offered."""
+    for route, masks in written(case):
+        tools = both(case, masks, "tools")
+        if not any(tools[0]) and not any(tools[1]):
+            continue
+        mixed = case.mix("definitions of tools", *tools)
+        if mixed is not None and _another(mixed, 0.5):
+            yield cause(
+                Kind.TOOLS_CHANGED,
+                route,
+                f"The definitions of the tools{at_route(route)} are others.",
+                [fact("definitions of tools", mixed)],
+                FACT,
+                traces(case, masks),
+            )
+
+
+def _another(mixed: Mixed, distance: float) -> bool:
+    """Is the usual label another one, and are the two sides so far apart?"""
+    return mixed.distance >= distance and mixed.switched
+
+
+# --- documents -----------------------------------------------------------------------------------------
+def context_dropped(case: Case) -> Iterator[Cause]:
+    """Documents that were retrieved and are not in the prompt, or not whole."""
+    for route, masks in written(case, MIN_CALLS):
+        retrieved = numbers(case, masks, "documents")
+        some = retrieved[0] > 0, retrieved[1] > 0
+        if min(int(each.sum()) for each in some) < MIN_CALLS:
+            continue
+        of = retrieved[0][some[0]], retrieved[1][some[1]]
+        whole, cut = (
+            tuple(each[mask] for each, mask in zip(numbers(case, masks, name), some, strict=True))
+            for name in ("documents_whole", "documents_cut")
+        )
+        kept = whole[0] / of[0], whole[1] / of[1]
+        before, after = (float(np.mean(each)) for each in kept)
+        test = _kept(case, kept, (whole[0], whole[1]), of) if abs(after - before) >= DROPPED else None
+        if test is None:
+            continue
+        cuts = float(np.mean(cut[0] / of[0])), float(np.mean(cut[1] / of[1]))
+        in_part = Evidence(
+            "retrieved documents that the prompt holds in part, mean",
+            *cuts,
+            abs(cuts[1] - cuts[0]),
+            "share",
+            "1",
+            len(kept[0]),
+            len(kept[1]),
+        )
+        also = f", {cuts[1]:.0%} only in part (it was {cuts[0]:.0%})" if max(cuts) > 0.02 else ""
+        yield cause(
+            Kind.CONTEXT_DROPPED,
+            route,
+            f"Of the documents that were retrieved, prompts{at_route(route)} hold {after:.0%} whole; "
+            f"it was {before:.0%}{also}.",
+            [test, in_part],
+            TESTED,
+            traces(case, masks),
+            effect=abs(after - before),
+        )
+
+
+def _kept(
+    case: Case, kept: tuple[Floats, Floats], whole: tuple[Floats, Floats], of: tuple[Floats, Floats]
+) -> Evidence | None:
+    """Shares of each prompt; where there are too few prompts for that, of all documents."""
+    shift = case.shift("share of the retrieved documents that the prompt holds whole", *kept, "1")
+    if shift is not None:
+        return shift
+    return case.share(
+        "retrieved documents that the prompt holds whole",
+        (int(whole[0].sum()), int(whole[1].sum())),
+        (int(of[0].sum()), int(of[1].sum())),
+    )
+
+
+DETECTORS = (prompt_changed, system_prompt_changed, tools_changed, context_dropped)

@@ -21,7 +21,8 @@ from neuronscope.diagnosis.comparing.case import (
     groups,
     ratio,
 )
-from neuronscope.diagnosis.comparing.columns import Columns, Floats, Table, finite
+from neuronscope.diagnosis.comparing.columns import Floats, finite
+from neuronscope.diagnosis.comparing.detectors.calling import at_route, calls
 from neuronscope.diagnosis.comparing.pairs import cosine_of, hamming
 from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
@@ -41,11 +42,6 @@ _FACTS: Final = (
     ("adapters", "adapters of the embedder"),
     ("system", "prompt, normalisation or length that texts are embedded with"),
 )
-
-
-def calls(side: Columns) -> Table:
-    """The table of model calls."""
-    return side.calls
 
 
 def embedder_changed(case: Case) -> Iterator[Cause]:
@@ -94,7 +90,7 @@ def _facts(case: Case) -> Iterator[Evidence]:
                 continue  # one side does not tell
             mixed = case.mix(what, *(known if column == "weights" else values))
             if mixed is not None and mixed.distance >= 0.5 and mixed.switched:
-                yield fact(f"{what}{_at(route)}", mixed, _text)
+                yield fact(f"{what}{at_route(route)}", mixed, _text)
         pieces = [
             side.calls.rows(mask, "pieces") for side, mask in zip(case.sides, (before, after), strict=True)
         ]
@@ -107,7 +103,7 @@ def _facts(case: Case) -> Iterator[Evidence]:
             and max(mixed.before.values()) > 0.8
         ):
             yield fact(
-                f"label that texts begin with{_at(route)}",
+                f"label that texts begin with{at_route(route)}",
                 mixed,
                 lambda value: "none" if value is None else f"#{value:03x}",
             )
@@ -313,10 +309,6 @@ def _value(value: str | float | None) -> str:
     if value is None:
         return "none"
     return value if isinstance(value, str) else f"{value:.4g}"
-
-
-def _at(route: str) -> str:
-    return f" of {route}" if route else ""
 
 
 DETECTORS = (embedder_changed, queries_shifted)

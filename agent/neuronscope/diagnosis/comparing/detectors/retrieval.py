@@ -20,10 +20,10 @@ from neuronscope.diagnosis.comparing.case import (
     groups,
 )
 from neuronscope.diagnosis.comparing.columns import Mask
+from neuronscope.diagnosis.comparing.detectors.calling import at_route
 from neuronscope.diagnosis.comparing.detectors.searching import (
     OVERLAP_FLOOR,
     SHARE_FLOOR,
-    at_route,
     bare_empty,
     changed_traces,
     overlap,
@@ -146,66 +146,56 @@ def index_changed(case: Case) -> Iterator[Cause]:
     if found is None:
         return
     evidence = overlap(case, found)
-    subject = subject_of(case)
+    told = _other_vectors(case, found, evidence) or _other_documents(case, found, evidence)
+    if told is not None:
+        yield told
+
+
+def _other_vectors(case: Case, found: Found, evidence: Evidence) -> Cause | None:
+    """The same documents with other scores: all of them, or a part."""
     rescored, documents = found.rescored_documents
     share = rescored / documents if documents else 0.0
-    traces = changed_traces(case, found)
-    if documents >= 5 and share >= PARTLY and found.rescored >= 5:
-        fact_ = Evidence(
-            "documents whose score for the same query vector changed",
-            0.0,
-            share,
-            share,
-            "pairs",
-            "1",
-            documents,
-            documents,
+    if documents < 5 or share < PARTLY or found.rescored < 5:
+        return None
+    if share > 0.8:
+        kind = Kind.INDEX_REWRITTEN
+        summary = (
+            f"The same query vectors get other scores for {share:.0%} of the documents "
+            f"(median ratio {found.score_ratio:.4g}): their vectors, or the distance, are not the same."
         )
-        if share > 0.8:
-            summary = (
-                f"The same query vectors get other scores for {share:.0%} of the documents "
-                f"(median ratio {found.score_ratio:.4g}): their vectors, or the distance, are not the same."
-            )
-            yield cause(Kind.INDEX_REWRITTEN, subject, summary, [fact_, evidence], PAIRED, traces)
-        else:
-            summary = (
-                f"Of the documents {share:.0%} get another score for the same query vector, the "
-                "others the same: "
-                "a part of the index holds other vectors than the rest."
-            )
-            yield cause(Kind.INDEX_STALE, subject, summary, [fact_, evidence], PAIRED, traces)
-        return
+    else:
+        kind = Kind.INDEX_STALE
+        summary = (
+            f"Of the documents {share:.0%} get another score for the same query vector, the others the same: "
+            "a part of the index holds other vectors than the rest."
+        )
+    what = "documents whose score for the same query vector changed"
+    scores = Evidence(what, 0.0, share, share, "pairs", "1", documents, documents)
+    return cause(kind, subject_of(case), summary, [scores, evidence], PAIRED, changed_traces(case, found))
+
+
+def _other_documents(case: Case, found: Found, evidence: Evidence) -> Cause | None:
+    """Documents that are found no more, or never were before."""
     if found.moved < OVERLAP_FLOOR:
-        return
+        return None
     emptied = max(found.emptied, found.filled)
     if emptied > MOSTLY * len(found.changed) and paired(case, filtered=False) is None:
-        return  # every search has a filter, and finds nothing: more likely that lets nothing through
+        return None  # every search has a filter, and finds nothing: more likely that lets nothing through
     vanished, unseen = found.vanished / max(1, found.lost), found.unseen / max(1, found.arrived)
     if found.lost and vanished > MOSTLY and vanished >= unseen:
-        yield cause(
-            Kind.INDEX_LOST,
-            subject,
-            f"The same query vectors find {found.overlap:.0%} of what they found: "
-            f"{len(found.vanished_documents)} "
-            "documents are found by none any more.",
-            [evidence, _count("documents that are found no more", len(found.vanished_documents), 0, found.n)],
-            PAIRED,
-            traces,
+        kind, n = Kind.INDEX_LOST, len(found.vanished_documents)
+        summary = (
+            f"The same query vectors find {found.overlap:.0%} of what they found: {n} documents are found by "
+            "none any more."
         )
+        counted = _count("documents that are found no more", n, 0, found.n)
     elif found.arrived and unseen > MOSTLY:
-        yield cause(
-            Kind.INDEX_GREW,
-            subject,
-            f"The same query vectors find {len(found.unseen_documents)} documents that none found "
-            "before, in the "
-            "place of others.",
-            [
-                evidence,
-                _count("documents that were never found before", 0, len(found.unseen_documents), found.n),
-            ],
-            PAIRED,
-            traces,
-        )
+        kind, n = Kind.INDEX_GREW, len(found.unseen_documents)
+        summary = f"The same query vectors find {n} documents that none found before, in the place of others."
+        counted = _count("documents that were never found before", 0, n, found.n)
+    else:
+        return None
+    return cause(kind, subject_of(case), summary, [evidence, counted], PAIRED, changed_traces(case, found))
 
 
 def _vanished(case: Case) -> Iterator[Cause]:

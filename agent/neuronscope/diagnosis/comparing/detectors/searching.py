@@ -122,8 +122,3 @@ def subject_of(case: Case) -> str:
         if names:
             return str(max(set(names), key=names.count) or side.searches.labels("store")[0])
     return ""
-
-
-def at_route(route: str) -> str:
-    """A route, as the end of a phrase."""
-    return f" of {route}" if route else ""

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from neuronscope.diagnosis.comparing.case import TESTED, Case, cause, groups, one_minus, ratio
-from neuronscope.diagnosis.comparing.columns import Columns, Floats, Mask, Table, finite
-from neuronscope.diagnosis.comparing.detectors.prompts import WRITERS
+from neuronscope.diagnosis.comparing.columns import Columns, Floats, Mask, finite
+from neuronscope.diagnosis.comparing.detectors.calling import WRITERS, Masks, at_route, calls, traces
 from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
 
@@ -24,11 +24,6 @@ DISTANCE: Final = 0.35
 PARTS: Final = 5
 STALLED: Final = 0.1  # of a streamed call, in which the provider waits for the service
 _LIMITED: Final = ("ratelimit", "rate_limit", "toomanyrequests", "throttl", "resourceexhausted", "overloaded")
-
-
-def calls(side: Columns) -> Table:
-    """The table of model calls."""
-    return side.calls
 
 
 def provider_slower(case: Case) -> Iterator[Cause]:
@@ -48,7 +43,7 @@ def provider_slower(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.PROVIDER_SLOWER,
                 provider,
-                f"{provider or 'The provider'} is {word}{_at(route)}: {what} {_time(test.after)}; "
+                f"{provider or 'The provider'} is {word}{at_route(route)}: {what} {_time(test.after)}; "
                 f"it was {_time(test.before)}"
                 + (
                     f", while everything together got {common:.2g} times as slow."
@@ -57,15 +52,13 @@ def provider_slower(case: Case) -> Iterator[Cause]:
                 ),
                 [test],
                 TESTED,
-                (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
+                traces(case, (before, after)),
                 effect=one_minus(ratio(float(test.before or 0), float(test.after or 0))),
             )
             break
 
 
-def _paces(
-    case: Case, masks: tuple[Mask, Mask], operation: str
-) -> Iterator[tuple[str, tuple[Floats, Floats]]]:
+def _paces(case: Case, masks: Masks, operation: str) -> Iterator[tuple[str, tuple[Floats, Floats]]]:
     """How fast the provider was, without what the service did with it."""
     columns: list[tuple[Floats, Floats, Floats]] = []
     for side, mask in zip(case.sides, masks, strict=True):
@@ -202,7 +195,7 @@ def queueing(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.QUEUEING,
                 route,
-                f"Requests{_at(route)} wait {_time(test.after)} before their first call; it was "
+                f"Requests{at_route(route)} wait {_time(test.after)} before their first call; it was "
                 f"{_time(test.before)}.",
                 [test],
                 TESTED,
@@ -221,7 +214,7 @@ def queueing(case: Case) -> Iterator[Cause]:
                 f"{_time(test.before)}.",
                 [test],
                 TESTED,
-                (case.before.calls.rows(before, "trace"), case.after.calls.rows(after, "trace")),
+                traces(case, (before, after)),
                 effect=one_minus(ratio(float(test.before or 0), float(test.after or 0))),
             )
             return
@@ -250,7 +243,7 @@ def consumer_stalling(case: Case) -> Iterator[Cause]:
                 yield found
 
 
-def _stalled(case: Case, route: str, masks: tuple[Mask, Mask]) -> Cause | None:
+def _stalled(case: Case, route: str, masks: Masks) -> Cause | None:
     """A stall counts by its part of the time that users wait for a stream, not by seconds alone."""
     tables = [(side.calls, mask) for side, mask in zip(case.sides, masks, strict=True)]
     held = [table.number("consumer")[mask] for table, mask in tables]
@@ -268,16 +261,16 @@ def _stalled(case: Case, route: str, masks: tuple[Mask, Mask]) -> Cause | None:
     return cause(
         Kind.CONSUMER_STALLING,
         route,
-        f"While a stream{_at(route)} comes in, the provider waits {_time(totals[1])} for the service, "
+        f"While a stream{at_route(route)} comes in, the provider waits {_time(totals[1])} for the service, "
         f"{shares[1]:.0%} of the call; it was {_time(totals[0])}, {shares[0]:.0%}.",
         [test],
         TESTED,
-        _traces(case, masks),
+        traces(case, masks),
         effect=one_minus(ratio(*totals)),
     )
 
 
-def _left(case: Case, route: str, masks: tuple[Mask, Mask]) -> Cause | None:
+def _left(case: Case, route: str, masks: Masks) -> Cause | None:
     ends = [
         [end for end in side.calls.rows(mask, "end") if end]
         for side, mask in zip(case.sides, masks, strict=True)
@@ -291,15 +284,12 @@ def _left(case: Case, route: str, masks: tuple[Mask, Mask]) -> Cause | None:
     return cause(
         Kind.CONSUMER_STALLING,
         route,
-        f"{share.after:.0%} of the streams{_at(route)} are left before their end; it was {share.before:.0%}.",
+        f"{share.after:.0%} of the streams{at_route(route)} are left before their end; it was "
+        f"{share.before:.0%}.",
         [share],
         TESTED,
-        _traces(case, masks),
+        traces(case, masks),
     )
-
-
-def _traces(case: Case, masks: tuple[Mask, Mask]) -> tuple[list[str], list[str]]:
-    return case.before.calls.rows(masks[0], "trace"), case.after.calls.rows(masks[1], "trace")
 
 
 def _limited(side: Columns, mask: Mask) -> Mask:
@@ -327,10 +317,6 @@ def _median_ratio(before: Floats, after: Floats) -> float:
 def _time(value: str | float | None) -> str:
     seconds = float(value or 0.0)
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
-
-
-def _at(route: str) -> str:
-    return f" of {route}" if route else ""
 
 
 DETECTORS = (provider_slower, provider_limited, provider_failing, queueing, consumer_stalling)
