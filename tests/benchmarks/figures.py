@@ -53,8 +53,8 @@ class Figure:
         goal: what we owe, if this figure has a goal.
         peers: what each peer showed in the same run, by its title; None where it could not be measured.
         spread: quartiles and number of samples behind `value`.
-        interval: ends of the 95 % interval of `value`, and the number of pairs behind it.
         note: how it was measured, and what was not equal work.
+        interval: ends of the 95 % interval of `value`, and the number of pairs behind it.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Figure:
     goal: Goal | None = None
     peers: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
     spread: Spread | None = None
-    interval: tuple[float, float, int] | None = None
     note: str = ""
+    interval: tuple[float, float, int] | None = None
 
     @property
     def ok(self) -> bool | None:
