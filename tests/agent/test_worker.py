@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from opentelemetry.trace import SpanKind
 
 import fakelib
 import neuronscope as ns
+from neuronscope import native
 from neuronscope.engine import ENGINE
 from neuronscope.engine.intake import LAYER_BYTES, SPAN_BYTES
 from neuronscope.engine.sizes import held_bytes
@@ -229,3 +232,47 @@ def test_calls_with_large_results_are_bounded_by_bytes() -> None:
             worker.resume()
         ns.registry.unregister_adapter("fake")
     assert len(memory.spans) == 1
+
+
+def test_the_gil_is_offered_when_others_have_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not while this thread is the only one that does anything."""
+    clock = {"process": 600, "thread": 0}  # the second one is read a little later
+    slept: list[float] = []
+    monkeypatch.setattr(native, "_COARSE", False)
+    monkeypatch.setattr(native, "_sleep", slept.append)
+    monkeypatch.setattr(time, "process_time_ns", lambda: clock["process"])
+    monkeypatch.setattr(time, "thread_time_ns", lambda: clock["thread"])
+    courtesy = native.Courtesy()
+    for _ in range(3):
+        clock["thread"] += 100_000
+        clock["process"] += 100_000
+        courtesy.offer()
+    assert not slept
+    clock["process"] += 3_000  # another one has woken up
+    courtesy.offer()
+    assert slept == [0]
+    courtesy.offer()
+    assert slept == [0]
+    monkeypatch.setattr(native, "_COARSE", True)
+    courtesy.offer()
+    assert slept == [0, 0]
+
+
+@pytest.mark.timeout(120)
+def test_a_thread_that_wakes_up_gets_the_gil_from_a_courteous_one() -> None:
+    """Long before the interpreter would take it away: its switch interval is a minute here."""
+    before, woken = sys.getswitchinterval(), threading.Event()
+
+    def wake() -> None:
+        time.sleep(0.05)
+        woken.set()
+
+    sys.setswitchinterval(60)
+    try:
+        threading.Thread(target=wake, daemon=True).start()
+        courtesy = native.Courtesy()
+        while not woken.is_set():
+            sum(range(1_000))
+            courtesy.offer()
+    finally:
+        sys.setswitchinterval(before)

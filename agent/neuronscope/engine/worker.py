@@ -88,6 +88,7 @@ class Worker(Intake):
 
     __slots__ = (
         "_bell",
+        "_courtesy",
         "_ended",
         "_export_lock",
         "_finish",
@@ -129,6 +130,7 @@ class Worker(Intake):
         self._bell = native.allocate_lock()
         self._bell.acquire()
         self._requests: deque[_Request] = deque()
+        self._courtesy = native.Courtesy()
         self._started = False
         self._start_again_at = 0.0
         self._ident: int | None = None
@@ -228,7 +230,7 @@ class Worker(Intake):
             if deadline is not None and time.monotonic() >= deadline:
                 return not self._queue
             if not self._inline:
-                native.sleep(0)  # offers the GIL to a waiting thread of the service
+                self._courtesy.offer()
         return True
 
     def _slice(self) -> None:

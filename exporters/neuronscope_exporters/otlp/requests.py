@@ -8,13 +8,12 @@ scopes (2), a scope records (2).  What a record looks like is the business of `e
 from __future__ import annotations
 
 import struct
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from neuronscope import compiled
+from neuronscope import compiled, native
 from neuronscope._version import __version__
 from neuronscope.signals.records import Attributes
 from neuronscope_exporters.otlp.attributes import AttributeEncoder, UnencodableError
@@ -65,7 +64,7 @@ class RequestEncoder(ABC, Generic[R]):
         lost: ``lost(reason, n)`` is told of records that can't be encoded or are too large.
         max_bytes: size that a request of several records stays below.
         max_record_bytes: a record larger than this is not sent at all.
-        pause: called between slices, so that other threads get the GIL.
+        pause: called between slices, so that other threads get the GIL; offers it by default.
     """
 
     def __init__(
@@ -75,13 +74,13 @@ class RequestEncoder(ABC, Generic[R]):
         max_records: int = MAX_RECORDS,
         max_bytes: int = MAX_BYTES,
         max_record_bytes: int = MAX_BYTES,
-        pause: Callable[[], None] = lambda: time.sleep(0),
+        pause: Callable[[], None] | None = None,
     ) -> None:
         self._lost = lost
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._max_record_bytes = max_record_bytes
-        self._pause = pause
+        self._pause = pause or native.Courtesy().offer
         self._attributes = AttributeEncoder()
         self._names: dict[str, bytes] = {}
         self._scopes: dict[tuple[str, str], bytes] = {}
