@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.benchmarks import docs
+from tests.benchmarks import docs, governor
 from tests.benchmarks.callgrind import read_dumps
 from tests.benchmarks.calls.patches import Patches
 from tests.benchmarks.children import Child, ChildError
 from tests.benchmarks.figures import Figure, Run, at_least, at_most, save
 from tests.benchmarks.measure import Switch, compare, spread
+from tests.benchmarks.pairs import LEAST_PAIRS, Excess, excess, turns
 
 
 def test_a_figure_tells_goal_and_best_peer() -> None:
@@ -125,6 +127,43 @@ def test_a_round_measures_both_sides_in_turn() -> None:
         assert off >= 0
         assert on >= 0
     assert order == ["off", "on", "on", "off"]
+
+
+def test_an_excess_has_an_interval_that_contains_the_truth_and_counts_what_is_rare() -> None:
+    """Paired blocks whose cost drifts together; one in twenty has a burst, which a median would not see."""
+    rng = random.Random(1)
+    hits = 0
+    for _ in range(200):
+        base, arm = list[float](), list[float]()
+        for turn in range(20):
+            drift = rng.uniform(0.5, 2)
+            base.append(100 * drift * rng.uniform(0.98, 1.02))
+            arm.append((105 + (100 if turn == 7 else 0)) * drift * rng.uniform(0.98, 1.02))
+        found = excess(arm, base)
+        hits += found.low <= 10 <= found.high
+        assert found.value > 5.5
+    assert hits >= 150
+    assert excess([103.0] * 9, [100.0] * 9).value == pytest.approx(3)
+    assert excess([103.0] * 9, [100.0] * 9).half == pytest.approx(0, abs=1e-9)
+
+
+def test_turns_end_when_it_is_precise_enough_or_the_time_is_over() -> None:
+    """But not before the least number of pairs."""
+    assert list(turns(9, 1e9)) == list(range(9))
+    assert list(turns(9, 1e9, lambda: True)) == list(range(LEAST_PAIRS))
+    assert list(turns(9, -1.0)) == list(range(LEAST_PAIRS))
+
+
+def test_the_agents_figure_is_held_against_the_outside_one() -> None:
+    """By how many points it lies beyond the agent's interval; insufficient data count as such."""
+    agrees = governor.agreement
+    truth = Excess(12.0, 11.0, 13.0, 9)
+    assert agrees("g", [10.0, 8.0, 12.5, 9.0], truth).value == 0
+    beyond = agrees("g", [5.0, 4.0, 6.0, 5.0], truth)
+    assert beyond.value == 6
+    assert beyond.ok is False
+    assert agrees("g", None, truth).value is None
+    assert "insufficient data" in agrees("g", None, truth).note
 
 
 def test_a_child_that_dies_says_why() -> None:

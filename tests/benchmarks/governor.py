@@ -128,10 +128,10 @@ def overhead(pattern: str, mode: str, child: Child, run: Run) -> Iterator[Figure
         ),
     )
     if "quiet" in arms:
-        yield _agrees(f"governor.inside.{pattern}.{mode}", inside, excess(cpu["on"], cpu["quiet"]))
+        yield agreement(f"governor.inside.{pattern}.{mode}", inside, excess(cpu["on"], cpu["quiet"]))
 
 
-def _agrees(name: str, inside: Sequence[float] | None, truth: Excess) -> Figure:
+def agreement(name: str, inside: Sequence[float] | None, truth: Excess) -> Figure:
     """How far the outside figure of captures lies beyond the interval that the agent itself has published."""
     outside = f"outside {truth.value:.1f} % (95 %: {truth.low:.1f} to {truth.high:.1f}, {truth.pairs} pairs)"
     if inside is None:
