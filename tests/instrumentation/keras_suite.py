@@ -20,44 +20,17 @@ import keras_case
 import keras_twin
 import neuronscope as ns
 import twins
+from keras_case import BACKEND, ROWS, functional, keras, numbers, only, tensorflow
 from neuronscope.exceptions import LayerNotFoundError
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope_instrumentation.tf import ADAPTER
 from neuronscope_instrumentation.tf.snapshot import ArraySnapshot
-
-keras: Any = importlib.import_module("keras")  # neither typed nor stubbed
-BACKEND = keras.backend.backend()
-ROWS = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
-
-
-def only(backend: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(backend != BACKEND, reason=f"about Keras on {backend}")
-
-
-def functional() -> Any:
-    """Two inputs, a shared layer, a nested model, two outputs."""
-    random.seed(3)
-    if BACKEND == "torch":
-        importlib.import_module("torch").manual_seed(3)  # Keras' dropout draws from it
-    left, right = keras.Input((4,), name="left"), keras.Input((4,), name="right")
-    shared = keras.layers.Dense(4, activation="tanh", name="shared")
-    inner = keras.Sequential(
-        [keras.layers.Dense(4, name="up"), keras.layers.Dropout(0.5, name="drop")], name="inner"
-    )
-    mixed = keras.layers.Add(name="add")([shared(left), shared(right)])
-    return keras.Model([left, right], {"sum": mixed, "out": inner(mixed)}, name="two")
 
 
 def block(number: int) -> Any:
     return keras.Sequential(
         [keras.layers.Dense(4, name="up"), keras.layers.Dense(4, name="down")], name=f"block_{number}"
     )
-
-
-def numbers(value: Any) -> Any:
-    """A backend's tensor as an array."""
-    value = value.detach() if hasattr(value, "detach") else value
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
 
 def watch_all(model: Any) -> tuple[list[tuple[str, tuple[int, ...], float]], Callable[[], None]]:
@@ -263,11 +236,6 @@ def summaries(model: Any, tokens: Any, run: Any = None) -> dict[str, TensorSumma
 
 
 # --- TensorFlow: graphs -----------------------------------------------------------------------------------
-def tensorflow() -> Any:
-    """Neither typed nor stubbed."""
-    return importlib.import_module("tensorflow")
-
-
 def callbacks_in(function: Any) -> list[str]:
     """Operations of a concrete function that call back into Python."""
     return [op.type for op in function.graph.get_operations() if "PyFunc" in op.type]

@@ -18,7 +18,10 @@ from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope_instrumentation.tf.snapshot import of_array
 
 TESTS = Path(__file__).parents[1]
-SUITES = (TESTS / "instrumentation" / "keras_suite.py", TESTS / "contract" / "test_backend_contract.py")
+SUITES = (
+    *(TESTS / "instrumentation" / name for name in ("keras_suite.py", "keras_probes.py")),
+    TESTS / "contract" / "test_backend_contract.py",
+)
 
 
 @pytest.mark.integration
@@ -36,7 +39,7 @@ def test_keras_models_are_observed(backend: str) -> None:
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly",
         # Keras' own way of reading tensors, which numpy 2 would have otherwise
         "-W", "ignore:__array__ implementation:DeprecationWarning",
-        "-k", "keras_suite or tf", *map(str, SUITES),
+        "-k", "keras_ or tf", *map(str, SUITES),
     ]  # fmt: skip
     done = subprocess.run(
         command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=600, check=False

@@ -7,9 +7,12 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 
 keras: Any = importlib.import_module("keras")  # neither typed nor stubbed
+BACKEND = keras.backend.backend()
 INPUT = np.linspace(-1, 1, 8, dtype="float32").reshape(2, 4)
+ROWS = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 
 
 def make(seed: int) -> Any:
@@ -38,3 +41,32 @@ def trace(model: Any) -> list[dict[str, int]]:
     return [
         {name: id(value) for name, value in attributes(layer).items()} for layer in model._flatten_layers()
     ]
+
+
+def only(backend: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(backend != BACKEND, reason=f"about Keras on {backend}")
+
+
+def functional() -> Any:
+    """Two inputs, a shared layer, a nested model, two outputs."""
+    random.seed(3)
+    if BACKEND == "torch":
+        importlib.import_module("torch").manual_seed(3)  # Keras' dropout draws from it
+    left, right = keras.Input((4,), name="left"), keras.Input((4,), name="right")
+    shared = keras.layers.Dense(4, activation="tanh", name="shared")
+    inner = keras.Sequential(
+        [keras.layers.Dense(4, name="up"), keras.layers.Dropout(0.5, name="drop")], name="inner"
+    )
+    mixed = keras.layers.Add(name="add")([shared(left), shared(right)])
+    return keras.Model([left, right], {"sum": mixed, "out": inner(mixed)}, name="two")
+
+
+def numbers(value: Any) -> Any:
+    """A backend's tensor as an array."""
+    value = value.detach() if hasattr(value, "detach") else value
+    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+
+
+def tensorflow() -> Any:
+    """Neither typed nor stubbed."""
+    return importlib.import_module("tensorflow")

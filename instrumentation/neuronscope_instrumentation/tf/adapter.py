@@ -6,9 +6,10 @@ Importing this module imports none of them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from neuronscope.exceptions import UnsupportedProbeError
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.tensors import LayerSpec
 
@@ -98,6 +99,40 @@ class KerasAdapter:
 
         return slots.observe(layers.find_layer(model_obj, layer_id), callback)
 
+    def observe_gradient(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
+        """Call `callback` with the gradient by the layer's output, in each backward pass.
+
+        On TensorFlow through an identity that the layer's output goes through, on PyTorch by a tensor hook.
+        An eager run that nothing differentiates gives a snapshot that refuses to be read: ``no gradient``.
+
+        Raises:
+            LayerNotFoundError: the model has no such layer.
+            UnsupportedProbeError: Keras runs on another backend, or the model is a SavedModel.
+        """
+        from neuronscope_instrumentation.tf import layers, slots
+
+        if _is_saved(model_obj):
+            raise _one_graph("gradients by layers")
+        return slots.observe_gradient(layers.find_layer(model_obj, layer_id), callback)
+
+    def observe_attention(
+        self, model_obj: Any, layer_id: str, callback: LayerCallback, heads: Sequence[int] | None = None
+    ) -> Callable[[], None]:
+        """Call `callback` with the weights of Keras' attention layers, (batch, head, query, key).
+
+        Of the layer itself, or of those that it holds; where a fused kernel computes, again from queries and
+        keys.  A layer without such gives a snapshot that refuses to be read: ``no attention``.
+
+        Raises:
+            LayerNotFoundError: the model has no such layer.
+            UnsupportedProbeError: the model is a SavedModel.
+        """
+        from neuronscope_instrumentation.tf import attention, layers
+
+        if _is_saved(model_obj):
+            raise _one_graph("attention")
+        return attention.observe(layers.find_layer(model_obj, layer_id), callback, heads)
+
     def match_layers(self, model_obj: Any, pattern: str) -> list[str]:
         """Paths that a pattern names, in the model's order: `*` within a part, `**` across parts.
 
@@ -133,6 +168,13 @@ class KerasAdapter:
         from neuronscope_instrumentation.tf import layers, slots
 
         return {path: slots.why_not_visited(layers.find_layer(model_obj, path)) for path in unseen}
+
+
+def _one_graph(what: str) -> UnsupportedProbeError:
+    return UnsupportedProbeError(
+        f"a SavedModel is one graph, which shows no {what}. It shows what its functions return: "
+        "use ns.probes.LayerActivations, or wrap the Keras model it was exported from"
+    )
 
 
 def _is_saved(model_obj: Any) -> bool:

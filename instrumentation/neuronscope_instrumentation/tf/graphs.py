@@ -24,11 +24,13 @@ import threading
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.native import new_lock
-from neuronscope_instrumentation.tf.snapshot import of_array
+from neuronscope.signals.records import Attributes
+from neuronscope_instrumentation.tf.snapshot import NOTHING, ArraySnapshot, of_array
 
 if TYPE_CHECKING:
     from neuronscope_instrumentation.tf.slots import Slot
@@ -82,41 +84,54 @@ def unwatch(slot: Slot) -> None:
 
 
 # --- in the slot ----------------------------------------------------------------------------------------
-def attach(slot: Slot, tensor: Any) -> None:
-    """Show the slot this tensor of the graph being traced, in every run of it."""
-    tf: Any = sys.modules["tensorflow"]
+def open_to(slot: Slot) -> bool:
+    """May something of the slot's be put into the graph being traced?  If not it is told why."""
     frames = _frames()
-    if not frames or not frames[-1].observed:
-        slot.unseen(frames[-1].reason if frames else "graph")
-        return
+    if frames and frames[-1].observed:
+        return True
+    slot.unseen(frames[-1].reason if frames else "graph")
+    return False
+
+
+def attach(slot: Slot, tensor: Any, told: Attributes = NOTHING, *, gradient: bool = False) -> Any:
+    """Show the slot this tensor of the graph being traced, in every run of it: by the operation returned."""
+    tf: Any = sys.modules["tensorflow"]
+    if not open_to(slot):
+        return None
     if not isinstance(tensor, tf.Tensor):
         slot.unseen(type(tensor).__name__)
-        return
+        return None
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_bool
             or tensor.dtype.is_complex):  # fmt: skip
         slot.unseen(f"dtype:{tensor.dtype.name}")
-        return
+        return None
     reference = weakref.ref(slot)
 
     def seen(array: Any) -> None:
         watcher = reference()
-        if watcher is not None and watcher.observers:
-            GUARD.call("tf.graph", _in_context, watcher, array)
+        if watcher is not None and (watcher.gradients if gradient else watcher.observers):
+            GUARD.call("tf.graph", _in_context, watcher, of_array(array, told), gradient)
 
-    tf.numpy_function(seen, [tensor], [], name="neuronscope")
-    frames[-1].touched = True
+    shown = tf.numpy_function(seen, [tensor], [], name="neuronscope")
+    touch()
+    return shown
 
 
-def _in_context(slot: Slot, array: Any) -> None:
+def touch() -> None:
+    """Something of ours is in the graph being traced: it is kept apart from the service's own."""
+    _frames()[-1].touched = True
+
+
+def _in_context(slot: Slot, snapshot: ArraySnapshot, gradient: bool) -> None:
     """In a thread of TensorFlow's: as if in the caller's, where there is but one caller."""
     context = None
     if not _frames():
         with _lock:
             context = _running[0].copy() if len(_running) == 1 else None
     if context is None:
-        slot.notify(of_array(array))
+        slot.notify(snapshot, gradient=gradient)
     else:
-        context.run(slot.notify, of_array(array))
+        context.run(partial(slot.notify, snapshot, gradient=gradient))
 
 
 # --- in TensorFlow --------------------------------------------------------------------------------------
@@ -169,7 +184,9 @@ def _opened(function: Any) -> _Frame:
 class _Traces:
     """A function's cache of traces, as seen while layers are watched: ours come under another key."""
 
-    def __init__(self, cache: Any, frame: _Frame, key: frozenset[int], slots: tuple[Slot, ...]) -> None:
+    def __init__(
+        self, cache: Any, frame: _Frame, key: frozenset[tuple[int, bool, bool]], slots: tuple[Slot, ...]
+    ) -> None:
         self._cache = cache
         self._frame = frame
         self._key = key
@@ -266,7 +283,7 @@ def _watched_definition(original: Any) -> Any:
         slots = tuple(_watched)
         if not frame.observed or cache is None or isinstance(cache, _Traces) or not slots:
             return original(args, kwargs, tracing_options)
-        key = frozenset([slot.serial for slot in slots])
+        key = frozenset([slot.key for slot in slots])
         ours = _Traces(cache, frame, key, slots)
         return original(args, kwargs, dataclasses.replace(tracing_options, function_cache=ours))
 

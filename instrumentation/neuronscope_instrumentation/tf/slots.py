@@ -19,33 +19,37 @@ from functools import wraps
 from typing import Any, Final
 
 from neuronscope.engine.guard import GUARD
-from neuronscope.exceptions import UnsupportedTensorError
+from neuronscope.exceptions import UnsupportedProbeError
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.native import new_lock
+from neuronscope.signals.records import Attributes
 from neuronscope.signals.tensors import TensorSnapshot
-from neuronscope_instrumentation.tf import graphs
-from neuronscope_instrumentation.tf.snapshot import ArraySnapshot, first
+from neuronscope_instrumentation.tf import gradients, graphs
+from neuronscope_instrumentation.tf.snapshot import NOTHING, ArraySnapshot, first, of_eager, refusing
 
 _CALLS: Final = ("call", "quantized_call")
 _lock: Final = new_lock()  # re-entrant: the garbage collector may run an undo inside an install
 _notifying = threading.local()
-_slots: weakref.WeakKeyDictionary[Any, Slot] = weakref.WeakKeyDictionary()
+_slots: weakref.WeakKeyDictionary[Any, dict[tuple[str, ...], Slot]] = weakref.WeakKeyDictionary()
 _reasons: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _serials: Final = itertools.count()
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional and named ones of a call
 
 
 class Observer:
     """One callback on one slot.
 
     Attributes:
+        gradient: it is told of gradients, not of outputs.
         active: False once undone; a run already under way then no longer calls it.
     """
 
-    __slots__ = ("active", "callback", "site", "slot")
+    __slots__ = ("active", "callback", "gradient", "site", "slot")
 
-    def __init__(self, slot: Slot, callback: LayerCallback) -> None:
+    def __init__(self, slot: Slot, callback: LayerCallback, *, gradient: bool = False) -> None:
         self.slot = slot
         self.callback = callback
+        self.gradient = gradient
         self.active = True
         name = getattr(callback, "__qualname__", type(callback).__qualname__)
         self.site = f"tf.observer:{name}"  # a callback that keeps failing is switched off alone
@@ -58,27 +62,31 @@ class Observer:
             self.active = False
             slot = self.slot
             slot.observers = tuple([other for other in slot.observers if other is not self])
-            if not slot.observers:
+            slot.gradients = tuple([other for other in slot.gradients if other is not self])
+            if not slot.observers and not slot.gradients:
                 slot.remove()
 
 
 class Slot:
     """Tells one object's observers of each output; there is one per object, however many watch.
 
-    `observers` is replaced, never changed, so that a run under way needs no lock.  The object is held
-    weakly: it owns the slot.
+    `observers` and `gradients` are replaced, never changed, so that a run under way needs no lock.  The
+    object is held weakly: it owns the slot.
 
     Attributes:
         serial: tells slots apart in the keys of traces; an object keeps its own.
     """
 
-    __slots__ = ("__weakref__", "names", "observers", "owner", "see", "serial", "watching")
+    __slots__ = ("__weakref__", "gradients", "names", "observers", "owner", "see", "serial", "watching")
 
-    def __init__(self, owner: Any, names: tuple[str, ...], see: Callable[[Slot, object], None]) -> None:
+    def __init__(
+        self, owner: Any, names: tuple[str, ...], see: Callable[[Slot, object, Arguments], None]
+    ) -> None:
         self.owner = weakref.ref(owner)
         self.names = names
         self.see = see
         self.observers: tuple[Observer, ...] = ()
+        self.gradients: tuple[Observer, ...] = ()
         self.serial = next(_serials)
         self.watching = False
 
@@ -114,18 +122,23 @@ class Slot:
         if owner is not None:
             _reasons[owner] = reason
 
+    @property
+    def key(self) -> tuple[int, bool, bool]:
+        """Whose slot it is, and what it puts into a trace."""
+        return self.serial, bool(self.observers), bool(self.gradients)
+
     def variables(self) -> list[Any]:
         """The object's TensorFlow variables."""
         found: list[Any] = getattr(self.owner(), "variables", [])
         return [getattr(variable, "_value", variable) for variable in found]
 
-    def notify(self, snapshot: ArraySnapshot) -> None:
+    def notify(self, snapshot: ArraySnapshot, *, gradient: bool = False) -> None:
         """Lend the snapshot to the observers; what they run is not observed itself."""
         if getattr(_notifying, "now", False):
             return
         _notifying.now = True
         try:
-            for observer in self.observers:
+            for observer in self.gradients if gradient else self.observers:
                 if observer.active:
                     GUARD.call(observer.site, observer.callback, snapshot)
         finally:
@@ -162,7 +175,9 @@ class Entry:
         output = self._method()(*args, **kwargs)
         slot = self.slot
         if slot.observers:
-            GUARD.call("tf.slot", slot.see, slot, output)
+            GUARD.call("tf.slot", slot.see, slot, output, (args, kwargs))
+        if slot.gradients:
+            return GUARD.call("tf.gradient", gradients.through, slot, output, default=output)
         return output
 
     @property
@@ -184,7 +199,7 @@ def observe(layer: Any, callback: LayerCallback) -> Callable[[], None]:
         from neuronscope_instrumentation.torch import slots
 
         return slots.observe(layer, _outside_of_shapes(callback))
-    return join(layer, _CALLS, _BACKENDS.get(backend, _see_array), callback)
+    return join(layer, _CALLS, _BACKENDS.get(backend, see_array), callback)
 
 
 def _outside_of_shapes(callback: LayerCallback) -> LayerCallback:
@@ -192,22 +207,51 @@ def _outside_of_shapes(callback: LayerCallback) -> LayerCallback:
 
     @wraps(callback)
     def call(snapshot: TensorSnapshot) -> None:
-        if not _symbolic():
+        if not symbolic():
             callback(snapshot)
 
     return call
 
 
+def observe_gradient(layer: Any, callback: LayerCallback) -> Callable[[], None]:
+    """Call `callback` with the gradient by each of the layer's outputs; returns the undo.
+
+    Raises:
+        UnsupportedProbeError: Keras runs on a backend that has no such thing.
+    """
+    keras: Any = sys.modules["keras"]
+    backend = keras.backend.backend()
+    if backend == "torch":
+        from neuronscope_instrumentation.torch.gradients import observe_gradients
+
+        return observe_gradients(layer, callback)
+    if backend != "tensorflow":
+        raise UnsupportedProbeError(
+            f"Keras on {backend} shows no gradients by layers: its training step is one program. "
+            "Keras on TensorFlow or PyTorch does, and so do models of Flax and Equinox"
+        )
+    return join(layer, _CALLS, see_tensorflow, callback, gradient=True)
+
+
 def join(
-    owner: Any, names: tuple[str, ...], see: Callable[[Slot, object], None], callback: LayerCallback
+    owner: Any,
+    names: tuple[str, ...],
+    see: Callable[[Slot, object, Arguments], None],
+    callback: LayerCallback,
+    *,
+    gradient: bool = False,
 ) -> Callable[[], None]:
     """Observe the methods `names` of an object; `see` finds the tensor of an output."""
     with _lock:
-        slot = _slots.get(owner)
+        slots = _slots.setdefault(owner, {})
+        slot = slots.get(names)
         if slot is None:
-            slot = _slots[owner] = Slot(owner, names, see)
-        observer = Observer(slot, callback)
-        slot.observers += (observer,)
+            slot = slots[names] = Slot(owner, names, see)
+        observer = Observer(slot, callback, gradient=gradient)
+        if gradient:
+            slot.gradients += (observer,)
+        else:
+            slot.observers += (observer,)
         if not slot.watching:
             slot.install(owner)
     return observer.undo
@@ -222,7 +266,9 @@ def why_not_visited(layer: Any) -> str:
 
 
 # --- where the tensor of an output is, by Keras' backend --------------------------------------------------
-def see_tensorflow(slot: Slot, output: object) -> None:
+def see_tensorflow(
+    slot: Slot, output: object, _: Arguments | None = None, told: Attributes = NOTHING
+) -> None:
     """TensorFlow: at once where layers run eagerly; else by an operation in the graph being traced."""
     tf: Any = sys.modules["tensorflow"]
     kinds: Any = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices)
@@ -230,21 +276,16 @@ def see_tensorflow(slot: Slot, output: object) -> None:
     if tensor is None:
         return
     if not tf.executing_eagerly():
-        if not _symbolic():
-            graphs.attach(slot, tensor)
+        if not symbolic():
+            graphs.attach(slot, tensor, told)
         return
     if not isinstance(tensor, tf.Tensor):
-        slot.notify(_refusing(type(tensor).__name__))
+        slot.notify(refusing(type(tensor).__name__))
         return
-    shape = tuple(tensor.shape)
-    size = 1
-    for extent in shape:
-        size *= extent
-    view: Any = getattr(tensor, "_numpy", None) or tensor.numpy  # `numpy` copies
-    slot.notify(ArraySnapshot(shape, tensor.dtype.name, size * tensor.dtype.size, view))
+    slot.notify(of_eager(tensor, told))
 
 
-def _see_jax(slot: Slot, output: object) -> None:
+def see_jax(slot: Slot, output: object, _: Arguments | None = None, told: Attributes = NOTHING) -> None:
     """JAX: at once where layers run eagerly; a compiled program shows nothing of its inside."""
     import numpy as np
 
@@ -253,38 +294,29 @@ def _see_jax(slot: Slot, output: object) -> None:
     if array is None:
         return
     if isinstance(array, jax.core.Tracer):
-        if not _symbolic():
+        if not symbolic():
             slot.unseen("compiled")
         return
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
-        slot.notify(_refusing(f"dtype:{array.dtype}"))
+        slot.notify(refusing(f"dtype:{array.dtype}"))
         return
-    slot.notify(ArraySnapshot(array.shape, array.dtype.name, array.nbytes, lambda: np.asarray(array)))
+    slot.notify(ArraySnapshot(array.shape, array.dtype.name, array.nbytes, lambda: np.asarray(array), told))
 
 
-def _see_array(slot: Slot, output: object) -> None:
+def see_array(slot: Slot, output: object, _: Arguments | None = None, told: Attributes = NOTHING) -> None:
     """Other backends: whatever numpy can look at."""
     import numpy as np
 
     value: Any = first(output, lambda node: hasattr(node, "__array__"))
     if value is not None:
         array = np.asarray(value)
-        slot.notify(ArraySnapshot(array.shape, array.dtype.name, array.nbytes, lambda: array))
+        slot.notify(ArraySnapshot(array.shape, array.dtype.name, array.nbytes, lambda: array, told))
 
 
-_BACKENDS: Final = {"tensorflow": see_tensorflow, "jax": _see_jax}
+_BACKENDS: Final = {"tensorflow": see_tensorflow, "jax": see_jax}
 
 
-def _refusing(reason: str) -> ArraySnapshot:
-    """Stands for a tensor that has no plain dense memory: reading it raises, with the reason."""
-
-    def refuse() -> Any:
-        raise UnsupportedTensorError(reason)
-
-    return ArraySnapshot((), "", 0, refuse)
-
-
-def _symbolic() -> bool:
+def symbolic() -> bool:
     """Is Keras only working out shapes?"""
     scope: Any = sys.modules.get("keras.src.backend.common.symbolic_scope")
     return scope is not None and bool(scope.in_symbolic_scope())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from neuronscope.exceptions import UnsupportedTensorError
+from neuronscope.signals.records import Attributes
 from neuronscope.signals.tensors import DTYPE_NAMES, TensorSnapshot, TensorSummary
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ _list_items = cast(Callable[[object], Iterable[object]], list.__iter__)
 _dict_values = cast(Callable[[object], Iterable[object]], dict.values)
 
 
+NOTHING: Final[Attributes] = {}
+
+
 class ArraySnapshot(TensorSnapshot):
     """Shape and type at once; values and statistics while the observer's callback runs.
 
@@ -31,10 +35,18 @@ class ArraySnapshot(TensorSnapshot):
         UnsupportedTensorError: from the reading methods, for values that are no numbers.
     """
 
-    __slots__ = ("_array_view", "_nbytes", "_read", "_summary")
+    __slots__ = ("_array_view", "_more", "_nbytes", "_read", "_summary")
 
-    def __init__(self, shape: tuple[int, ...], dtype: str, nbytes: int, view: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: str,
+        nbytes: int,
+        view: Callable[[], Any],
+        attributes: Attributes = NOTHING,
+    ) -> None:
         super().__init__(shape, DTYPE_NAMES.get(dtype, dtype))
+        self._more = attributes
         self._nbytes = nbytes
         self._read: Callable[[], Any] | None = view
         self._array_view: NDArray[Any] | None = None
@@ -44,6 +56,11 @@ class ArraySnapshot(TensorSnapshot):
     def nbytes(self) -> int:
         """Bytes that the full array takes on the host; nothing is copied to tell."""
         return self._nbytes
+
+    @property
+    def attributes(self) -> Attributes:
+        """Where attention weights are from."""
+        return self._more
 
     def numpy(self) -> NDArray[Any]:
         """A host copy, bit for bit; types that numpy lacks come as their bits (BF16 as uint16)."""
@@ -73,6 +90,13 @@ class ArraySnapshot(TensorSnapshot):
         values = self._view()
         return (values.reshape(-1, values.shape[-1]) != 0).any(axis=0)  # type: ignore[no-any-return]
 
+    def of_heads(self, heads: Sequence[int]) -> ArraySnapshot:
+        """Of attention weights, (batch, head, query, key), those of some heads only."""
+        view = self._view()
+        total = view.shape[1]
+        part = view[:, [head for head in heads if -total <= head < total]]
+        return of_array(part, {**self._more, "heads": tuple(heads)})
+
     def close(self) -> None:
         """End the loan: values can no longer be read."""
         self._read = self._array_view = None
@@ -99,9 +123,28 @@ _NUMPYS_OWN: Final = frozenset(
 )  # fmt: skip
 
 
-def of_array(array: NDArray[Any]) -> ArraySnapshot:
+def of_array(array: NDArray[Any], attributes: Attributes = NOTHING) -> ArraySnapshot:
     """A snapshot of an array that is the framework's, and is read before the callback returns."""
-    return ArraySnapshot(array.shape, array.dtype.name, array.nbytes, lambda: array)
+    return ArraySnapshot(array.shape, array.dtype.name, array.nbytes, lambda: array, attributes)
+
+
+def of_eager(tensor: Any, attributes: Attributes = NOTHING) -> ArraySnapshot:
+    """A snapshot of one of TensorFlow's eager tensors."""
+    shape = tuple(tensor.shape)
+    size = 1
+    for extent in shape:
+        size *= extent
+    view: Any = getattr(tensor, "_numpy", None) or tensor.numpy  # `numpy` copies
+    return ArraySnapshot(shape, tensor.dtype.name, size * tensor.dtype.size, view, attributes)
+
+
+def refusing(reason: str) -> ArraySnapshot:
+    """Stands for a tensor that cannot be had: reading it raises, with the reason."""
+
+    def refuse() -> Any:
+        raise UnsupportedTensorError(reason)
+
+    return ArraySnapshot((), "", 0, refuse)
 
 
 def first(output: object, wanted: Callable[[object], bool]) -> Any:
