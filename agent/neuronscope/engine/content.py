@@ -70,6 +70,7 @@ _INVALID: Final = object()
 # What was decided for a key; bounded, since keys of the service's own spans may be made up.
 _CLASSES: Final[dict[str, object]] = {}
 _MAX_CLASSES: Final = 4096
+_MASKED: Final = "[masked sha256:"  # what takes the place of a text whose redactor failed begins so
 _NUMBER: Final = 8  # characters that a number in a list is taken for
 
 
@@ -118,6 +119,9 @@ class ContentPolicy:
             body = text_value(body)
             if self._redactor is not None:
                 body = self._redact(LOG_BODY, body)
+                if _was_masked(body):
+                    known = cast("Sequence[str]", attributes.get(names.MASKED, ()))
+                    attributes[names.MASKED] = [*known, LOG_BODY]
             body = self._fit(LOG_BODY, body, truncated)
             if truncated:
                 known = cast("Sequence[str]", attributes.get(names.TRUNCATED, ()))
@@ -126,7 +130,11 @@ class ContentPolicy:
 
     def _apply(self, attributes: Mapping[str, Any], content: bool) -> dict[str, AttributeValue]:
         truncated: list[str] = []
+        failed = self.redactions_failed
         kept = _mask(attributes, _CLASSES, _PUBLIC, self.max_length, self._keep, content, truncated)
+        if self.redactions_failed != failed:
+            masked = [key for key, value in kept.items() if _was_masked(value)]
+            kept[names.MASKED] = [*cast("Sequence[str]", kept.get(names.MASKED, ())), *masked]
         if truncated:
             kept[names.TRUNCATED] = [*cast("Sequence[str]", kept.get(names.TRUNCATED, ())), *truncated]
         return kept
@@ -188,6 +196,12 @@ class ContentPolicy:
             truncated.append(key)
             return cast(AttributeValue, few)
         return value
+
+
+def _was_masked(value: AttributeValue) -> bool:
+    """Is this, or an item of it, what takes the place of a text whose redactor failed?"""
+    texts = cast("Sequence[object]", value) if isinstance(value, list | tuple) else (value,)
+    return any(isinstance(text, str) and text.startswith(_MASKED) for text in texts)
 
 
 def mask_in_python(
