@@ -258,6 +258,8 @@ class Invocation(_Call):
         when_read = getattr(response, "when_read", None)
         if when_read is not None:
             return bool(when_read(self.finish_later))
+        if self.headers is None:
+            self.headers = getattr(response, "headers", None)
         status = getattr(response, "status_code", None)
         if isinstance(status, int) and status >= FAILED:
             self.error = ErrorFacts(str(status), status)  # the SDK will raise when it looks at it

@@ -219,7 +219,7 @@ class Endpoint:
             word was cut off.  None: every stream that ends is whole.
         read_error: ``(exception) -> ErrorFacts``; None: the engine takes type and `status_code`.
         read_headers: ``(headers of the HTTP response) -> attributes``, where the integration has a
-            `ResponseSeam`.
+            `ResponseSeam`, or a method whose result is such a response.
         size: ``(result) -> bytes``: about how much a result keeps in memory until the worker has read it, for
             results that can be large; well under a microsecond, so look at lengths only.
         embedder: ``(instance, arguments by name) -> ((instance, texts) -> vectors)``: embeds other texts as

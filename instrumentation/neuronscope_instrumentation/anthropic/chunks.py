@@ -11,10 +11,18 @@ from msgspec.structs import replace
 
 from neuronscope.instrumentation import Message, Response
 from neuronscope_instrumentation.anthropic.messages import call, content_parts, finish_reason_name
-from neuronscope_instrumentation.anthropic.responses import INPUT_COUNTS, head, tokens, usage
+from neuronscope_instrumentation.anthropic.responses import (
+    INPUT_COUNTS,
+    head,
+    refused,
+    tokens,
+    tool_name,
+    usage,
+)
+from neuronscope_instrumentation.common.draft import Streamed, note_call
 from neuronscope_instrumentation.common.fields import count, document, text
 from neuronscope_instrumentation.common.fields import field as read
-from neuronscope_instrumentation.common.parts import Part
+from neuronscope_instrumentation.common.parts import Part, without_none
 
 
 @dataclass(slots=True)
@@ -57,7 +65,7 @@ class _Messages(Sequence[Message]):
         return whole[index]
 
 
-class StreamedMessage(Response, frozen=True, kw_only=True):
+class StreamedMessage(Streamed, frozen=True, kw_only=True):
     """A message in the making; its pieces grow in place (a fold owns them).
 
     Attributes:
@@ -75,7 +83,10 @@ def fold_message_event(so_far: Response, event: Any, content: bool) -> Response:
     changes: dict[str, Any] = {}
     if kind == "message_start":
         message = read(event, "message")
-        changes = head(message)
+        changes = {
+            **head(message),
+            **without_none({"service_tier": text(read(read(message, "usage"), "service_tier"))}),
+        }
         # Its output tokens are a placeholder; the count comes with `message_delta`.
         started = usage(read(message, "usage"))
         _count(streamed, changes, {key: value for key, value in started.items() if key in INPUT_COUNTS})
@@ -84,11 +95,17 @@ def fold_message_event(so_far: Response, event: Any, content: bool) -> Response:
         reason = text(read(read(event, "delta"), "stop_reason"))
         if reason is not None:
             changes["finish_reasons"] = [reason]
+            changes["extra"] = {**streamed.extra, **refused(reason)}
             if isinstance(streamed.messages, _Messages):
                 streamed.messages.stop_reason = reason
-    elif isinstance(streamed.messages, _Messages):
+    elif kind == "content_block_start":
+        note_call(streamed, changes, read(event, "index"), tool_name(read(event, "content_block")))
+    if kind in _BLOCK_EVENTS and isinstance(streamed.messages, _Messages):
         _fold_block(streamed.messages.blocks, kind, event)
     return replace(streamed, **changes) if changes else streamed
+
+
+_BLOCK_EVENTS = frozenset({"content_block_start", "content_block_delta"})
 
 
 def _start(content: bool) -> StreamedMessage:

@@ -11,12 +11,12 @@ from neuronscope_instrumentation.anthropic.chunks import fold_message_event, has
 from neuronscope_instrumentation.anthropic.messages import content_parts, read_message
 from neuronscope_instrumentation.anthropic.peers import peer
 from neuronscope_instrumentation.anthropic.responses import read_error, read_response
-from neuronscope_instrumentation.common.fields import count, field, items, mapping, number, text
+from neuronscope_instrumentation.common.asking import asked, parameters, spoken
+from neuronscope_instrumentation.common.fields import field, items, mapping, text
 from neuronscope_instrumentation.common.headers import header_reader
-from neuronscope_instrumentation.common.parts import without_none
 
 # Parameters kept of a request's body: scalars, which nobody can change afterwards.
-_KEPT: Final = frozenset({"max_tokens", "model", "stream", "temperature", "top_k", "top_p"})
+_KEPT: Final = frozenset({"max_tokens", "model", "service_tier", "stream", "temperature", "top_k", "top_p"})
 
 
 def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot | None:
@@ -35,9 +35,10 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
         kept["message_count"] = len(items(messages))
     if "output_config" in body or "output_format" in body:
         kept["output_type"] = _output_type(body)
+        kept["effort"] = field(body.get("output_config"), "effort")
+    kept["tools"] = list(items(body.get("tools")))
     if content:
         kept["messages"] = list(items(messages))
-        kept["tools"] = list(items(body.get("tools")))
         kept["stop_sequences"] = list(items(body.get("stop_sequences")))
         system = body.get("system")
         kept["system"] = system if isinstance(system, str) else list(items(system))
@@ -56,33 +57,33 @@ def _output_type(body: Mapping[str, Any]) -> str | None:
     return "json" if "json_schema" in kinds else None
 
 
+_PARAMETERS: Final = parameters(
+    "model", "temperature", "top_p", "top_k", "max_tokens", "output_type", "message_count", "service_tier"
+)
+
+
 def read_request(arguments: Mapping[str, Any], content: bool) -> Request:
     """A request in our words."""
-    stops = [stop for stop in arguments.get("stop_sequences", ()) if isinstance(stop, str)]
-    system = list(content_parts(arguments.get("system"))) if content else []
-    return Request(
-        model=text(arguments.get("model")),
-        stream=arguments.get("stream") is True,
-        temperature=number(arguments.get("temperature")),
-        top_p=number(arguments.get("top_p")),
-        top_k=count(arguments.get("top_k")),
-        max_tokens=count(arguments.get("max_tokens")),
-        output_type=text(arguments.get("output_type")),
-        message_count=count(arguments.get("message_count")),
-        messages=[read_message(message) for message in arguments["messages"]]
-        if content and "messages" in arguments
+    tools = arguments["tools"]
+    return asked(
+        arguments,
+        _PARAMETERS,
+        tools=tools,
+        effort=arguments.get("effort"),
+        content=spoken(
+            [read_message(message) for message in arguments.get("messages", ())],
+            list(content_parts(arguments.get("system"))),
+            map(_tool, tools),
+            arguments.get("stop_sequences"),
+        )
+        if content
         else None,
-        system=system or None,
-        tools=[_tool(tool) for tool in arguments["tools"]] if content and arguments.get("tools") else None,
-        stop_sequences=stops if content and stops else None,
     )
 
 
-def _tool(tool: Any) -> Mapping[str, Any]:
-    """A tool's definition: type and name, as the semantic conventions want by default."""
-    kind = text(field(tool, "type")) or "custom"
-    name = text(field(tool, "name"))
-    return without_none({"type": "function" if kind == "custom" else kind, "name": name})
+def _tool(tool: Any) -> Any:
+    """Its type is the API's word for what a service has defined itself."""
+    return {"name": field(tool, "name")} if field(tool, "type") == "custom" else tool
 
 
 MESSAGES: Final = Endpoint(

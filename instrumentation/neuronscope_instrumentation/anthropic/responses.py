@@ -6,7 +6,9 @@ from typing import Any, Final
 
 from neuronscope.engine.invocation import type_name
 from neuronscope.instrumentation import ErrorFacts, Response
+from neuronscope.signals import names
 from neuronscope_instrumentation.anthropic.messages import read_answer
+from neuronscope_instrumentation.common.asking import tools_called
 from neuronscope_instrumentation.common.fields import count, document, field, items, text
 from neuronscope_instrumentation.common.parts import without_none
 
@@ -21,9 +23,22 @@ def read_response(result: Any, content: bool) -> Response:
     return Response(
         **head(message),
         **tokens(usage(field(message, "usage"))),
+        service_tier=text(field(field(message, "usage"), "service_tier")),
+        extra={**tools_called(tool_name(block) for block in blocks), **refused(reason)},
         finish_reasons=[reason] if reason is not None else None,
         messages=[read_answer(blocks, reason)] if content and blocks else None,
     )
+
+
+def tool_name(block: Any) -> Any:
+    """Name of the tool that a content block calls."""
+    kind = text(field(block, "type")) or ""
+    return field(block, "name") if kind.endswith("tool_use") else None
+
+
+def refused(reason: str | None) -> dict[str, Any]:
+    """Whether the model has refused to answer, for a response's `extra`."""
+    return {names.REFUSED: True} if reason == "refusal" else {}
 
 
 def head(message: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Models that take the same words in `InvokeModel` (Amazon Nova) are read by the s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -18,31 +18,36 @@ from neuronscope_instrumentation.bedrock.messages import (
     read_message,
     tool_definition,
 )
-from neuronscope_instrumentation.common.draft import Draft, start
-from neuronscope_instrumentation.common.fields import count, field, items, mapping, number, text
+from neuronscope_instrumentation.common.asking import asked, parameters, spoken, tools_called
+from neuronscope_instrumentation.common.draft import Draft, note_call, start
+from neuronscope_instrumentation.common.fields import count, field, items, mapping, text
 from neuronscope_instrumentation.common.parts import without_none
 
+_LIMITS: Final = parameters("temperature", top_p="topP")
 
-def read_converse_request(asked: Mapping[str, Any], content: bool) -> Request:
-    """A conversation's turn in our words; `asked` has the parameters of the call."""
-    limits = mapping(asked.get("inferenceConfig")) or {}
-    more = mapping(asked.get("additionalModelRequestFields")) or {}
-    stops = [stop for stop in items(limits.get("stopSequences")) if isinstance(stop, str)]
-    messages = items(asked.get("messages"))
-    tools = items(field(asked.get("toolConfig"), "tools"))
-    return Request(
-        model=text(asked.get("modelId")),
-        stream=asked.get("stream") is True,
-        temperature=number(limits.get("temperature")),
-        top_p=number(limits.get("topP")),
+
+def read_converse_request(arguments: Mapping[str, Any], content: bool) -> Request:
+    """A conversation's turn in our words; `arguments` has the parameters of the call."""
+    limits = mapping(arguments.get("inferenceConfig")) or {}
+    more = mapping(arguments.get("additionalModelRequestFields")) or {}
+    messages = items(arguments.get("messages"))
+    tools = [tool_definition(tool) for tool in items(field(arguments.get("toolConfig"), "tools"))]
+    tools = [tool for tool in tools if tool.get("name")]  # others mark what is to be cached
+    system = list(content_parts(arguments.get("system"))) if content else []
+    return asked(
+        limits,
+        _LIMITS,
+        tools=tools,
+        model=text(arguments.get("modelId")),
+        stream=arguments.get("stream") is True or None,
         top_k=_first_count(limits.get("topK"), more.get("top_k"), field(more.get("inferenceConfig"), "topK")),
         max_tokens=_first_count(limits.get("maxTokens"), limits.get("max_new_tokens")),
-        output_type="json" if field(field(asked.get("outputConfig"), "textFormat"), "type") else None,
-        message_count=len(messages) or count(asked.get("message_count")),
-        messages=[read_message(message) for message in messages] or None if content else None,
-        system=list(content_parts(asked.get("system"))) or None if content else None,
-        tools=[tool_definition(tool) for tool in tools] or None if content else None,
-        stop_sequences=stops or None if content else None,
+        output_type="json" if field(field(arguments.get("outputConfig"), "textFormat"), "type") else None,
+        service_tier=text(field(arguments.get("serviceTier"), "type")),
+        message_count=len(messages) or count(arguments.get("message_count")),
+        content=spoken(list(map(read_message, messages)), system, tools, limits.get("stopSequences"))
+        if content
+        else None,
     )
 
 
@@ -56,6 +61,10 @@ def read_converse(answer: Any, content: bool) -> Response:
     message = field(field(answer, "output"), "message")
     return Response(
         **usage(field(answer, "usage")),
+        service_tier=text(field(field(answer, "serviceTier"), "type")),
+        extra=tools_called(
+            field(field(block, "toolUse"), "name") for block in items(field(message, "content"))
+        ),
         finish_reasons=[reason] if reason is not None else None,
         messages=[read_answer(message, reason)] if content and message is not None else None,
     )
@@ -82,8 +91,11 @@ def fold_converse(so_far: Response, event: Any, content: bool) -> Response:
     changes: dict[str, Any] = {}
     draft = None if streamed.drafts is None else streamed.drafts.of()
     for kind, value in (mapping(event) or {}).items():
+        name = field(field(field(value, "start"), "toolUse"), "name")
+        note_call(streamed, changes, field(value, "contentBlockIndex"), name)
         if kind == "metadata":
             changes |= usage(field(value, "usage"))
+            changes |= without_none({"service_tier": text(field(field(value, "serviceTier"), "type"))})
         elif kind == "messageStop":
             reason = text(field(value, "stopReason"))
             changes |= {"done": True, "finish_reasons": [reason] if reason is not None else None}

@@ -20,8 +20,9 @@ from neuronscope_instrumentation.bedrock import converse
 from neuronscope_instrumentation.bedrock import messages as nova_messages
 from neuronscope_instrumentation.bedrock.metadata import with_metadata
 from neuronscope_instrumentation.cohere import responses as cohere
+from neuronscope_instrumentation.common.asking import asked, parameters, spoken
 from neuronscope_instrumentation.common.draft import Streamed, start
-from neuronscope_instrumentation.common.fields import count, document, field, items, mapping, number, text
+from neuronscope_instrumentation.common.fields import count, document, field, items, mapping, text
 from neuronscope_instrumentation.common.parts import Part, without_none
 from neuronscope_instrumentation.mistral import responses as mistral
 
@@ -53,34 +54,38 @@ def read_invoke_request(kept: Mapping[str, Any], content: bool) -> Request:
     body = _body(kept)
     config = mapping(body.get("inferenceConfig")) or mapping(body.get("textGenerationConfig")) or {}
     sources = (config, body)
+    tools = items(body.get("tools")) or items(field(body.get("toolConfig"), "tools"))
+    tools = [tool for tool in map(nova_messages.tool_definition, tools) if tool.get("name")]
     stops = _pick(sources, "stopSequences", "stop_sequences", "stop")
-    wanted = [stop for stop in items(stops) if isinstance(stop, str)] or ([stops] if text(stops) else [])
-    return Request(
+    return asked(
+        {ours: _pick(sources, *theirs) for ours, theirs in _PARAMETERS.items()},
+        parameters(*_PARAMETERS),
+        tools=tools,
+        effort=field(body.get("output_config"), "effort") or body.get("reasoning_effort"),
         model=text(kept.get("modelId")),
-        stream=kept.get("stream") is True,
-        temperature=number(_pick(sources, "temperature")),
-        top_p=number(_pick(sources, "topP", "top_p", "p")),
-        top_k=count(_pick(sources, "topK", "top_k", "k")),
-        max_tokens=count(_pick(sources, *_LIMITS)),
-        seed=count(_pick(sources, "seed")),
+        stream=kept.get("stream") is True or None,
         output_type=text(kept.get("output_type")),
+        service_tier=text(kept.get("service_tier")),
         message_count=len(items(body.get("messages"))) or None,
-        messages=_messages(body) if content else None,
-        system=list(_parts(body.get("system"))) or None if content else None,
-        tools=_tools(body) if content else None,
-        stop_sequences=wanted or None if content else None,
+        content=spoken(_messages(body), list(_parts(body.get("system"))), tools, stops) if content else None,
     )
 
 
-_LIMITS: Final = (
-    "maxTokens",
-    "maxTokenCount",
-    "max_new_tokens",
-    "max_tokens",
-    "max_gen_len",
-    "max_tokens_to_sample",
-    "max_completion_tokens",
-)
+_PARAMETERS: Final = {
+    "temperature": ("temperature",),
+    "top_p": ("topP", "top_p", "p"),
+    "top_k": ("topK", "top_k", "k"),
+    "max_tokens": (
+        "maxTokens",
+        "maxTokenCount",
+        "max_new_tokens",
+        "max_tokens",
+        "max_gen_len",
+        "max_tokens_to_sample",
+        "max_completion_tokens",
+    ),
+    "seed": ("seed",),
+}
 _PROMPTS: Final = ("message", "prompt", "inputText")
 
 
@@ -93,7 +98,7 @@ def _pick(sources: Iterable[Mapping[str, Any]], *keys: str) -> Any:
     return next((source[key] for source in sources for key in keys if source.get(key) is not None), None)
 
 
-def _messages(body: Mapping[str, Any]) -> list[Message] | None:
+def _messages(body: Mapping[str, Any]) -> list[Message]:
     messages = [
         claude_messages.read_message(message) if _is_typed(message) else nova_messages.read_message(message)
         for message in items(body.get("messages"))
@@ -101,7 +106,7 @@ def _messages(body: Mapping[str, Any]) -> list[Message] | None:
     prompt = text(_pick((body,), *_PROMPTS))
     if prompt is not None:
         messages.append(Message("user", [{"type": "text", "content": prompt}]))
-    return messages or None
+    return messages
 
 
 def _is_typed(message: Any) -> bool:
@@ -114,11 +119,6 @@ def _parts(system: Any) -> Iterable[Part]:
     blocks = items(system)
     typed = bool(blocks) and field(blocks[0], "type") is not None
     return claude_messages.content_parts(system) if typed else nova_messages.content_parts(system)
-
-
-def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
-    tools = items(body.get("tools")) or items(field(body.get("toolConfig"), "tools"))
-    return [nova_messages.tool_definition(tool) for tool in tools] or None
 
 
 def read_embeddings_request(kept: Mapping[str, Any], content: bool) -> Request:

@@ -54,6 +54,7 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
         if isinstance(body, str | bytes) and len(body) <= MAX_BODY:
             kept["body"] = body
         kept["output_type"] = "image" if endpoint is _IMAGE else None
+        kept["service_tier"] = asked.get("serviceTier")
     guardrail = field(asked.get("guardrailConfig"), "guardrailIdentifier") or asked.get("guardrailIdentifier")
     kept["guardrail"] = text(guardrail)
     return Snapshot(endpoint, model, kept, peer_at(str(meta.endpoint_url), _provider))
@@ -74,10 +75,11 @@ def _keep_conversation(kept: dict[str, Any], asked: Mapping[str, Any], content: 
         if value is not None:
             kept[name] = dict(value)
     kept["message_count"] = len(items(asked.get("messages")))
+    kept["toolConfig"] = {"tools": list(items(field(asked.get("toolConfig"), "tools")))}
+    kept["serviceTier"] = asked.get("serviceTier")
     if content:
         kept["messages"] = list(items(asked.get("messages")))
         kept["system"] = list(items(asked.get("system")))
-        kept["toolConfig"] = {"tools": list(items(field(asked.get("toolConfig"), "tools")))}
 
 
 def inject_headers(client: Any, arguments: dict[str, Any], headers: Mapping[str, str]) -> None:

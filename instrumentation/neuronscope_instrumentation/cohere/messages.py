@@ -37,7 +37,10 @@ def read_turn(turn: Any) -> Message:
 
 
 def answer_parts(message: Any) -> Iterator[Part]:
-    """The parts of a message of version 2: thinking, text, tool calls."""
+    """The parts of a message of version 2: thinking, what it plans to do with tools, text, tool calls."""
+    plan = text(field(message, "tool_plan"))
+    if plan is not None:
+        yield {"type": "reasoning", "content": plan}
     yield from content_parts(field(message, "content"))
     yield from map(common.function_call, items(field(message, "tool_calls")))
 

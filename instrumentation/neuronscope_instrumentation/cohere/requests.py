@@ -15,9 +15,16 @@ from neuronscope_instrumentation.cohere.responses import (
     read_embeddings,
     read_rerank,
 )
+from neuronscope_instrumentation.common.asking import (
+    asked,
+    embeddings_reader,
+    output_format,
+    parameters,
+    spoken,
+)
 from neuronscope_instrumentation.common.draft import is_done
-from neuronscope_instrumentation.common.fields import count, field, items, mapping, number, text
-from neuronscope_instrumentation.common.parts import without_none
+from neuronscope_instrumentation.common.fields import count, items, mapping, text
+from neuronscope_instrumentation.common.headers import header_reader
 from neuronscope_instrumentation.common.peers import peer_at
 
 # Scalars of a body, which nobody can change afterwards.
@@ -42,7 +49,6 @@ _CONTENT: Final = (
     "preamble",
     "prompt",
     "chat_history",
-    "tools",
     "stop_sequences",
     "query",
 )
@@ -66,7 +72,8 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
     kept = {name: body[name] for name in _KEPT if name in body}
     if endpoint is CHAT:
         kept["message_count"] = _message_count(body)
-        kept["output_type"] = text(field(body.get("response_format"), "type"))
+        kept["output_type"] = output_format(body.get("response_format"))
+        kept["tools"] = list(items(body.get("tools")))
     else:
         counts = (len(items(body.get(name))) for name in _INPUTS)
         kept["input_count"] = next(filter(None, counts), None)
@@ -95,59 +102,42 @@ def inject_headers(client: Any, arguments: dict[str, Any], headers: Mapping[str,
     given = mapping(arguments.get("headers")) or {}
     base = client.base_headers  # a function, but in the oldest releases
     defaults = base() if callable(base) else base
-    theirs = (given, mapping(options.get("additional_headers")) or {}, defaults)
+    theirs = (given, mapping(options.get("additional_headers")) or {}, mapping(defaults) or {})
     if any(name.lower() in headers for source in theirs for name in source):
         return
     arguments["headers"] = {**given, **headers}
 
 
+_PARAMETERS: Final = parameters(
+    "model",
+    "temperature",
+    "max_tokens",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "message_count",
+    "output_type",
+    top_p="p",
+    top_k="k",
+    choice_count="num_generations",
+)
+
+
 def read_chat_request(arguments: Mapping[str, Any], content: bool) -> Request:
     """A chat of either version, or a generation, in our words."""
-    stops = [stop for stop in items(arguments.get("stop_sequences")) if isinstance(stop, str)]
-    preamble = text(arguments.get("preamble"))
-    kind = text(arguments.get("output_type"))
-    return Request(
-        model=text(arguments.get("model")),
-        stream=arguments.get("stream") is True,
-        temperature=number(arguments.get("temperature")),
-        top_p=number(arguments.get("p")),
-        top_k=count(arguments.get("k")),
-        max_tokens=count(arguments.get("max_tokens")),
-        seed=count(arguments.get("seed")),
-        frequency_penalty=number(arguments.get("frequency_penalty")),
-        presence_penalty=number(arguments.get("presence_penalty")),
-        choice_count=count(arguments.get("num_generations")),
-        output_type="json" if kind is not None and kind.startswith("json") else kind,
-        message_count=count(arguments.get("message_count")),
-        messages=_messages(arguments) if content else None,
-        system=[{"type": "text", "content": preamble}] if content and preamble else None,
-        tools=[_tool(tool) for tool in items(arguments.get("tools"))] or None if content else None,
-        stop_sequences=stops or None if content else None,
-    )
+    tools, preamble = items(arguments.get("tools")), text(arguments.get("preamble"))
+    system = [{"type": "text", "content": preamble}] if preamble else []
+    said = spoken(_messages(arguments), system, tools, arguments.get("stop_sequences")) if content else None
+    return asked(arguments, _PARAMETERS, tools=tools, content=said)
 
 
-def _messages(arguments: Mapping[str, Any]) -> list[Message] | None:
+def _messages(arguments: Mapping[str, Any]) -> list[Message]:
     messages = [read_message(message) for message in items(arguments.get("messages"))]
     messages += [read_turn(turn) for turn in items(arguments.get("chat_history"))]
     last = text(arguments.get("message")) or text(arguments.get("prompt"))
     if last is not None:
         messages.append(Message("user", [{"type": "text", "content": last}]))
-    return messages or None
-
-
-def _tool(tool: Any) -> Mapping[str, Any]:
-    """A tool's definition: type and name, as the semantic conventions want by default."""
-    name = text(field(field(tool, "function"), "name")) or text(field(tool, "name"))
-    return without_none({"type": text(field(tool, "type")) or "function", "name": name})
-
-
-def read_embeddings_request(arguments: Mapping[str, Any], content: bool) -> Request:
-    """An embeddings request in our words; its texts are never kept."""
-    return Request(
-        model=text(arguments.get("model")),
-        dimensions=count(arguments.get("output_dimension")),
-        input_count=count(arguments.get("input_count")),
-    )
+    return messages
 
 
 def read_rerank_request(arguments: Mapping[str, Any], content: bool) -> Request:
@@ -160,6 +150,12 @@ def read_rerank_request(arguments: Mapping[str, Any], content: bool) -> Request:
     )
 
 
+# Limits are told to trial keys alone.
+read_headers: Final = header_reader(
+    {"requests": "x-trial-endpoint-call-{bound}"}, ("x-debug-trace-id", "x-request-id")
+)
+
+
 def _generating(operation: Operation) -> Endpoint:
     return Endpoint(
         operation=operation,
@@ -168,6 +164,7 @@ def _generating(operation: Operation) -> Endpoint:
         fold_chunk=fold_event,
         is_content=has_content,
         is_complete=is_done,
+        read_headers=read_headers,
     )
 
 
@@ -175,13 +172,15 @@ CHAT: Final = _generating(Operation.CHAT)
 GENERATE: Final = _generating(Operation.TEXT_COMPLETION)
 EMBEDDINGS: Final = Endpoint(
     operation=Operation.EMBEDDINGS,
-    read_request=read_embeddings_request,
+    read_request=embeddings_reader(parameters("model", "input_count", dimensions="output_dimension")),
     read_response=read_embeddings,
+    read_headers=read_headers,
 )
 RERANK: Final = Endpoint(
     operation=Operation.RERANK,
     read_request=read_rerank_request,
     read_response=read_rerank,
+    read_headers=read_headers,
 )
 _PATHS: Final[Mapping[str, Endpoint]] = {
     "v1/chat": CHAT,

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from neuronscope.instrumentation import Message, Response
 from neuronscope_instrumentation.cohere.messages import answer_parts
-from neuronscope_instrumentation.common.draft import Draft, start
+from neuronscope_instrumentation.common.asking import tools_called
+from neuronscope_instrumentation.common.draft import Draft, note_call, start
 from neuronscope_instrumentation.common.fields import document, field, items, mapping, number, text
 from neuronscope_instrumentation.common.parts import Part, tool_call, without_none
 from neuronscope_instrumentation.common.retrieval import rerank_facts
@@ -25,6 +26,7 @@ _FINISH: Final = {
     "ERROR": "error",
     "ERROR_TOXIC": "content_filter",
     "ERROR_LIMIT": "length",
+    "TIMEOUT": "error",
 }
 
 
@@ -32,6 +34,11 @@ def read_chat(result: Any, content: bool) -> Response:
     """A chat of either version, or a generation, in our words."""
     answer = document(result)
     facts = _head(answer)
+    message = field(answer, "message")
+    calls = items(field(answer if message is None else message, "tool_calls"))
+    facts["extra"] = tools_called(
+        field(call, "name") or field(field(call, "function"), "name") for call in calls
+    )
     if content:
         parts = list(_parts(answer))
         reason = _reason(answer)
@@ -95,8 +102,12 @@ def fold_event(so_far: Response, event: Any, content: bool) -> Response:
     changes: dict[str, Any] = {}
     if text(field(event, "type")) is not None:
         changes = _fold_v2(event, draft)
+        call = field(field(field(event, "delta"), "message"), "tool_calls")
+        note_call(streamed, changes, field(event, "index"), field(field(call, "function"), "name"))
     elif text(field(event, "event_type")) is not None:
         changes = _fold_v1(event, draft)
+        for position, call in enumerate(items(field(event, "tool_calls"))):
+            note_call(streamed, changes, position, field(call, "name"))
     return replace(streamed, **changes) if changes else streamed
 
 
@@ -116,6 +127,9 @@ def _fold_v2(event: Any, draft: Draft | None) -> dict[str, Any]:
         piece = text(field(content, name))
         if piece is not None:
             draft.part({"type": part_kind, "content": piece})
+    plan = text(field(message, "tool_plan"))
+    if plan is not None:
+        draft.part({"type": "reasoning", "content": plan})
     call = field(message, "tool_calls")
     if call is not None:
         function = field(call, "function")

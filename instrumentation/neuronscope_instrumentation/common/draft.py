@@ -9,6 +9,8 @@ from typing import Any, overload
 import msgspec
 
 from neuronscope.instrumentation import Message, Response
+from neuronscope_instrumentation.common.asking import tools_called
+from neuronscope_instrumentation.common.fields import text
 from neuronscope_instrumentation.common.parts import Part, tool_call
 
 
@@ -92,11 +94,13 @@ class Streamed(Response, frozen=True, kw_only=True):
         drafts: None where content may not be recorded.
         reasons: finish reason of each choice that has ended.
         done: the provider has said that the stream is over.
+        called: name of each tool that the model has called.
     """
 
     drafts: Drafts | None = None
     reasons: dict[int, str] = msgspec.field(default_factory=dict[int, str])
     done: bool = False
+    called: dict[Hashable, str] = msgspec.field(default_factory=dict[Hashable, str])
 
 
 def start(so_far: Response, content: bool) -> Streamed:
@@ -105,6 +109,18 @@ def start(so_far: Response, content: bool) -> Streamed:
         return so_far
     drafts = Drafts() if content else None
     return Streamed(drafts=drafts, messages=drafts)
+
+
+def note_call(streamed: Streamed, changes: dict[str, Any], key: Hashable, name: Any) -> None:
+    """Note which tool a piece of a call names, if it does; `changes` has what is to be replaced."""
+    told = text(name)
+    if told is not None and key not in streamed.called:
+        streamed.called[key] = told
+        changes["extra"] = {
+            **streamed.extra,
+            **changes.get("extra", {}),
+            **tools_called(streamed.called.values()),
+        }
 
 
 def is_done(response: Response) -> bool:

@@ -17,16 +17,19 @@ _LIMITS: Final = (
 
 
 def header_reader(
-    limits: str, identifiers: Sequence[str]
+    limits: str | Mapping[str, str], identifiers: Sequence[str]
 ) -> Callable[[Mapping[str, str]], Mapping[str, Any]]:
     """A reader of headers.
 
     Args:
-        limits: how headers of limits are called; ``{bound}`` stands for limit or remaining, ``{unit}`` for
-            requests or tokens.
+        limits: how headers of limits are called, for each unit or for all: ``{bound}`` stands for limit or
+            remaining, ``{unit}`` for requests or tokens.
         identifiers: headers that may hold the provider's id of the call; the first that is there counts.
     """
-    wanted = {limits.format(bound=bound, unit=unit): key for key, bound, unit in _LIMITS}
+    called: Mapping[str, str] = {"requests": limits, "tokens": limits} if isinstance(limits, str) else limits
+    wanted = {
+        called[unit].format(bound=bound, unit=unit): key for key, bound, unit in _LIMITS if unit in called
+    }
     return partial(_read, wanted, tuple(identifiers))
 
 

@@ -7,8 +7,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from neuronscope.instrumentation import Endpoint, Operation, Request, Snapshot
+from neuronscope_instrumentation.common.asking import asked, embeddings_reader, parameters, spoken
 from neuronscope_instrumentation.common.draft import is_done
-from neuronscope_instrumentation.common.fields import count, field, items, mapping, number, text
+from neuronscope_instrumentation.common.fields import count, field, fields, items, mapping, number, text
 from neuronscope_instrumentation.common.parts import without_none
 from neuronscope_instrumentation.common.peers import Provider, peer_at
 from neuronscope_instrumentation.google_genai.messages import content_parts, read_content
@@ -21,7 +22,7 @@ from neuronscope_instrumentation.google_genai.responses import (
 )
 
 # The SDK has made the request's dictionary for this call: nobody can change it afterwards.
-_CONTENT: Final = ("contents", "systemInstruction", "tools")
+_CONTENT: Final = ("contents", "systemInstruction")
 
 
 def gemini(host: str) -> str:
@@ -52,6 +53,7 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
         kept["config"] = body.get("generationConfig")
         contents = body.get("contents")
         kept["message_count"] = len(items(contents)) or None
+        kept["tools"] = body.get("tools")
         if content:
             kept.update((name, body.get(name)) for name in _CONTENT)
     return Snapshot(endpoint, model, kept, _peer(client))
@@ -92,35 +94,50 @@ def _dimensions(body: Mapping[str, Any]) -> int | None:
     return None
 
 
+_PARAMETERS: Final = parameters(
+    "temperature",
+    "seed",
+    top_p="topP",
+    max_tokens="maxOutputTokens",
+    frequency_penalty="frequencyPenalty",
+    presence_penalty="presencePenalty",
+    choice_count="candidateCount",
+)
+
+
 def read_request(arguments: Mapping[str, Any], content: bool) -> Request:
     """A generation in our words."""
-    config = arguments.get("config")
-    stops = [stop for stop in items(field(config, "stopSequences")) if isinstance(stop, str)]
-    system = list(content_parts(arguments.get("systemInstruction"))) if content else []
-    return Request(
+    config, tools = fields(arguments.get("config")), _tools(arguments.get("tools"))
+    top_k = number(config.get("topK"))  # the SDK takes it as a float
+    return asked(
+        config,
+        _PARAMETERS,
+        tools=tools,
+        effort=field(config.get("thinkingConfig"), "thinkingLevel"),
         model=text(arguments.get("model")),
-        stream=arguments.get("stream") is True,
-        temperature=number(field(config, "temperature")),
-        top_p=number(field(config, "topP")),
-        top_k=_whole(field(config, "topK")),
-        max_tokens=count(field(config, "maxOutputTokens")),
-        seed=count(field(config, "seed")),
-        frequency_penalty=number(field(config, "frequencyPenalty")),
-        presence_penalty=number(field(config, "presencePenalty")),
-        choice_count=count(field(config, "candidateCount")),
-        output_type="json" if field(config, "responseMimeType") == "application/json" else None,
+        stream=arguments.get("stream") is True or None,
+        top_k=None if top_k is None else int(top_k),
+        output_type=_output_type(config),
         message_count=count(arguments.get("message_count")),
-        messages=[read_content(one) for one in items(arguments.get("contents"))] or None if content else None,
-        system=system or None,
-        tools=_tools(arguments.get("tools")) or None if content else None,
-        stop_sequences=stops or None if content else None,
+        content=spoken(
+            [read_content(one) for one in items(arguments.get("contents"))],
+            list(content_parts(arguments.get("systemInstruction"))),
+            tools,
+            config.get("stopSequences"),
+        )
+        if content
+        else None,
     )
 
 
-def _whole(value: Any) -> int | None:
-    """The SDK takes `top_k` as a float."""
-    told = number(value)
-    return None if told is None else int(told)
+def _output_type(config: Mapping[str, Any]) -> str | None:
+    wanted = {str(kind).lower() for kind in items(config.get("responseModalities"))} - {"text"}
+    if config.get("responseMimeType") == "application/json":
+        return "json"
+    return _MODALITIES.get(next(iter(wanted), "")) if len(wanted) == 1 else None
+
+
+_MODALITIES: Final = {"image": "image", "audio": "speech"}
 
 
 def _tools(tools: Any) -> list[Mapping[str, Any]]:
@@ -134,15 +151,6 @@ def _tools(tools: Any) -> list[Mapping[str, Any]]:
     return told
 
 
-def read_embeddings_request(arguments: Mapping[str, Any], content: bool) -> Request:
-    """An embeddings request in our words; its texts are never kept."""
-    return Request(
-        model=text(arguments.get("model")),
-        dimensions=count(arguments.get("dimensions")),
-        input_count=count(arguments.get("input_count")),
-    )
-
-
 GENERATE: Final = Endpoint(
     operation=Operation.GENERATE_CONTENT,
     read_request=read_request,
@@ -154,7 +162,7 @@ GENERATE: Final = Endpoint(
 )
 EMBEDDINGS: Final = Endpoint(
     operation=Operation.EMBEDDINGS,
-    read_request=read_embeddings_request,
+    read_request=embeddings_reader(parameters("model", "dimensions", "input_count")),
     read_response=read_embeddings,
     read_error=read_error,
 )

@@ -8,21 +8,49 @@ from msgspec.structs import replace
 
 from neuronscope.engine.invocation import type_name
 from neuronscope.instrumentation import ErrorFacts, Response
-from neuronscope_instrumentation.common.draft import Draft, Drafts, start
+from neuronscope.signals import names
+from neuronscope_instrumentation.common.asking import tools_called
+from neuronscope_instrumentation.common.draft import Draft, Drafts, note_call, start
 from neuronscope_instrumentation.common.fields import count, document, field, items, mapping, text
 from neuronscope_instrumentation.common.parts import without_none
 from neuronscope_instrumentation.google_genai.messages import content_parts
 
+_FILTERED: Final = (
+    "SAFETY",
+    "RECITATION",
+    "BLOCKLIST",
+    "PROHIBITED_CONTENT",
+    "SPII",
+    "LANGUAGE",
+    "IMAGE_SAFETY",
+    "IMAGE_PROHIBITED_CONTENT",
+    "IMAGE_RECITATION",
+    "JAILBREAK",
+    "MODEL_ARMOR",
+)
+_FAILED: Final = (
+    "MALFORMED_FUNCTION_CALL",
+    "MALFORMED_RESPONSE",
+    "UNEXPECTED_TOOL_CALL",
+    "TOO_MANY_TOOL_CALLS",
+    "MISSING_THOUGHT_SIGNATURE",
+    "NO_IMAGE",
+    "IMAGE_OTHER",
+)
 _FINISH: Final = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
-    "SAFETY": "content_filter",
-    "RECITATION": "content_filter",
-    "BLOCKLIST": "content_filter",
-    "PROHIBITED_CONTENT": "content_filter",
-    "SPII": "content_filter",
-    "IMAGE_SAFETY": "content_filter",
-    "MALFORMED_FUNCTION_CALL": "error",
+    **dict.fromkeys(_FILTERED, "content_filter"),
+    **dict.fromkeys(_FAILED, "error"),
+}
+# Tokens of these have prices of their own.
+_MODALITIES: Final = {
+    ("promptTokensDetails", "TEXT"): names.TEXT_INPUT_TOKENS,
+    ("promptTokensDetails", "IMAGE"): names.IMAGE_INPUT_TOKENS,
+    ("promptTokensDetails", "AUDIO"): names.AUDIO_INPUT_TOKENS,
+    ("candidatesTokensDetails", "TEXT"): names.TEXT_OUTPUT_TOKENS,
+    ("candidatesTokensDetails", "IMAGE"): names.IMAGE_OUTPUT_TOKENS,
+    ("candidatesTokensDetails", "AUDIO"): names.AUDIO_OUTPUT_TOKENS,
 }
 
 
@@ -42,9 +70,34 @@ def read_response(result: Any, content: bool) -> Response:
     _take(answer, drafts if content else None, reasons)
     return Response(
         **_head(answer),
+        extra={**tools_called(map(_tool_name, _parts(answer))), **_modalities(answer)},
         finish_reasons=[reasons[index] for index in sorted(reasons)] or None,
         messages=list(drafts) or None,
     )
+
+
+def _parts(answer: Any) -> list[Any]:
+    return [
+        part
+        for candidate in items(field(answer, "candidates"))
+        for part in items(field(field(candidate, "content"), "parts"))
+    ]
+
+
+def _tool_name(part: Any) -> Any:
+    return field(field(part, "functionCall"), "name")
+
+
+def _modalities(answer: Any) -> dict[str, int]:
+    """Token counts by modality, as far as the provider tells them apart."""
+    usage = field(answer, "usageMetadata")
+    found: dict[str, int] = {}
+    for kind in ("promptTokensDetails", "candidatesTokensDetails"):
+        for told in items(field(usage, kind)):
+            key, tokens = _MODALITIES.get((kind, field(told, "modality"))), count(field(told, "tokenCount"))
+            if key is not None and tokens:
+                found[key] = tokens
+    return found
 
 
 def _take(answer: Any, drafts: Drafts | None, reasons: dict[int, str]) -> None:
@@ -86,6 +139,7 @@ def _head(answer: Any) -> dict[str, Any]:
             "output_tokens": None if written is None and thought is None else (written or 0) + (thought or 0),
             "cache_read_tokens": count(field(usage, "cachedContentTokenCount")),
             "reasoning_tokens": thought,
+            "service_tier": (text(field(usage, "trafficType")) or "").lower() or None,
         }
     )
 
@@ -95,6 +149,11 @@ def fold_chunk(so_far: Response, chunk: Any, content: bool) -> Response:
     answer = _answer(chunk)
     streamed = start(so_far, content)
     changes = _head(answer)
+    modalities = _modalities(answer)
+    if modalities:
+        changes["extra"] = {**streamed.extra, **modalities}
+    for part in _parts(answer):  # each comes whole
+        note_call(streamed, changes, len(streamed.called), _tool_name(part))
     before = len(streamed.reasons)
     _take(answer, streamed.drafts, streamed.reasons)
     if len(streamed.reasons) > before:

@@ -156,22 +156,22 @@ def _not_openais(read: ReadRequest) -> ReadRequest:
     return read_request
 
 
+# Nor are its answers: errors are LiteLLM's, and headers not at hand.
+_NOT_OPENAIS: Final[dict[str, Any]] = dict.fromkeys(
+    ("read_error", "read_headers", "tell_request", "tell_response")
+)
 CHAT: Final = change(
     OPENAI_CHAT,
     read_request=_not_openais(OPENAI_CHAT.read_request),
     read_response=_read_chat,
     fold_chunk=fold_chat,
-    read_error=None,
-    read_headers=None,
+    **_NOT_OPENAIS,
 )
-EMBEDDINGS: Final = change(
-    OPENAI_EMBEDDINGS, read_response=_read_embeddings, read_error=None, read_headers=None
-)
+EMBEDDINGS: Final = change(OPENAI_EMBEDDINGS, read_response=_read_embeddings, **_NOT_OPENAIS)
 RESPONSES: Final = change(
     OPENAI_RESPONSES,
     read_request=_not_openais(OPENAI_RESPONSES.read_request),
-    read_error=None,
-    read_headers=None,
+    **_NOT_OPENAIS,
 )
 RERANK: Final = Endpoint(
     operation=Operation.RERANK, read_request=read_rerank_request, read_response=_read_rerank

@@ -11,6 +11,8 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.instrumentation.events.exception import ExceptionEvent
 from llama_index.core.instrumentation.events.llm import (
     LLMChatEndEvent,
@@ -18,12 +20,10 @@ from llama_index.core.instrumentation.events.llm import (
     LLMCompletionEndEvent,
     LLMCompletionInProgressEvent,
 )
-from llama_index.core.tools.types import BaseTool
-from llama_index.core.workflow import Workflow
-from llama_index.core.instrumentation.events import BaseEvent
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.span import BaseSpan
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
+from llama_index.core.tools.types import BaseTool
+from llama_index.core.workflow import Workflow
 
 from neuronscope.engine.guard import GUARD
 from neuronscope_instrumentation.llama_index.models import SUBJECT

@@ -9,9 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from neuronscope.instrumentation import Endpoint, Message, Operation, Request, Snapshot
+from neuronscope_instrumentation.common.asking import SAMPLING, asked, output_format, parameters, spoken
 from neuronscope_instrumentation.common.draft import is_done
-from neuronscope_instrumentation.common.fields import count, document, field, items, number, text
-from neuronscope_instrumentation.common.parts import without_none
+from neuronscope_instrumentation.common.fields import document, field, fields, items, text
+from neuronscope_instrumentation.common.headers import header_reader
 from neuronscope_instrumentation.common.peers import peer
 from neuronscope_instrumentation.mistral.messages import read_message
 from neuronscope_instrumentation.mistral.responses import (
@@ -73,61 +74,53 @@ def endpoint_of(path: str) -> Endpoint | None:
     return next((endpoint for suffix, endpoint in _PATHS if path.endswith(suffix)), None)
 
 
+_PARAMETERS: Final = parameters(
+    "model", *SAMPLING, "max_tokens", "service_tier", seed="random_seed", choice_count="n"
+)
+
+
 def read_request(arguments: Mapping[str, Any], content: bool) -> Request:
     """A chat or a completion in our words."""
-    body = document(arguments["body"])
-    messages = items(field(body, "messages"))
-    stop = field(body, "stop")
-    stops = [stop] if isinstance(stop, str) else [word for word in items(stop) if isinstance(word, str)]
-    return Request(
-        model=text(field(body, "model")),
-        stream=field(body, "stream") is True,
-        temperature=number(field(body, "temperature")),
-        top_p=number(field(body, "top_p")),
-        top_k=count(field(body, "top_k")),
-        max_tokens=count(field(body, "max_tokens")),
-        seed=count(field(body, "random_seed")),
-        frequency_penalty=number(field(body, "frequency_penalty")),
-        presence_penalty=number(field(body, "presence_penalty")),
-        choice_count=count(field(body, "n")),
-        output_type=_output_type(field(body, "response_format")),
-        message_count=len(messages) or None,
-        messages=_messages(body) if content else None,
-        tools=[_tool(tool) for tool in items(field(body, "tools"))] or None if content else None,
-        stop_sequences=stops or None if content else None,
+    body = fields(document(arguments["body"]))
+    tools = items(body.get("tools"))
+    return asked(
+        body,
+        _PARAMETERS,
+        tools=tools,
+        effort=body.get("reasoning_effort"),
+        output_type=output_format(body.get("response_format")),
+        message_count=len(items(body.get("messages"))) or None,
+        content=spoken(_messages(body), (), tools, body.get("stop")) if content else None,
     )
 
 
-def _messages(body: Any) -> list[Message] | None:
+def _messages(body: Any) -> list[Message]:
     messages = [read_message(message) for message in items(field(body, "messages"))]
     # Fill in the middle: what stands before, and after.
     around = [text(field(body, name)) for name in ("prompt", "suffix")]
     parts = [{"type": "text", "content": words} for words in around if words is not None]
-    return messages or ([Message("user", parts)] if parts else None)
-
-
-def _output_type(response_format: Any) -> str | None:
-    kind = text(field(response_format, "type"))
-    return "json" if kind is not None and kind.startswith("json") else kind
-
-
-def _tool(tool: Any) -> Mapping[str, Any]:
-    """A tool's definition: type and name, as the semantic conventions want by default."""
-    kind = text(field(tool, "type")) or "function"
-    return without_none({"type": kind, "name": text(field(field(tool, "function"), "name"))})
+    return messages or ([Message("user", parts)] if parts else [])
 
 
 def read_embeddings_request(arguments: Mapping[str, Any], content: bool) -> Request:
     """An embeddings request in our words; its texts are never told."""
-    body = document(arguments["body"])
-    inputs = field(body, "input")
-    encoding = text(field(body, "encoding_format"))
-    return Request(
-        model=text(field(body, "model")),
-        dimensions=count(field(body, "output_dimension")),
+    body = fields(document(arguments["body"]))
+    inputs, encoding = body.get("input"), text(body.get("encoding_format"))
+    return asked(
+        body,
+        _EMBEDDING,
         encoding_formats=None if encoding is None else [encoding],
         input_count=1 if isinstance(inputs, str) else len(items(inputs)) or None,
     )
+
+
+_EMBEDDING: Final = parameters("model", dimensions="output_dimension")
+
+
+read_headers: Final = header_reader(
+    {"requests": "x-ratelimit-{bound}-req-minute", "tokens": "x-ratelimit-{bound}-tokens-minute"},
+    ("mistral-correlation-id", "x-request-id"),
+)
 
 
 def _generating(operation: Operation) -> Endpoint:
@@ -138,6 +131,7 @@ def _generating(operation: Operation) -> Endpoint:
         fold_chunk=fold_chunk,
         is_content=has_content,
         is_complete=is_done,
+        read_headers=read_headers,
     )
 
 
@@ -147,6 +141,7 @@ EMBEDDINGS: Final = Endpoint(
     operation=Operation.EMBEDDINGS,
     read_request=read_embeddings_request,
     read_response=read_embeddings,
+    read_headers=read_headers,
 )
 _PATHS: Final = (
     ("/fim/completions", COMPLETION),

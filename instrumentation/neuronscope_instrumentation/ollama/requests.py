@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from neuronscope.instrumentation import Endpoint, Message, Operation, Request, Snapshot
+from neuronscope_instrumentation.common.asking import SAMPLING, asked, embeddings_reader, parameters, spoken
 from neuronscope_instrumentation.common.draft import is_done
-from neuronscope_instrumentation.common.fields import count, field, items, mapping, number, text
-from neuronscope_instrumentation.common.parts import without_none
+from neuronscope_instrumentation.common.fields import items, mapping, text
 from neuronscope_instrumentation.common.peers import peer
 from neuronscope_instrumentation.ollama.messages import prompt_parts, read_message
 from neuronscope_instrumentation.ollama.responses import (
@@ -30,7 +30,7 @@ _OPTIONS: Final = (
     "presence_penalty",
 )
 # The library has made a copy of these for the request: nobody can change them afterwards.
-_CONTENT: Final = ("messages", "tools", "prompt", "system", "images")
+_CONTENT: Final = ("messages", "prompt", "system", "images")
 
 
 @lru_cache(maxsize=16)
@@ -56,55 +56,32 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
     else:
         kept["message_count"] = len(items(body.get("messages"))) or None
         kept["output_type"] = "json" if body.get("format") else None
+        kept["tools"] = body.get("tools")
+        kept["think"] = body.get("think")
         if content:
             kept.update((name, body.get(name)) for name in _CONTENT)
             kept["stop"] = options.get("stop")
     return Snapshot(endpoint, text(body.get("model")), kept, peer(client._client.base_url, "", provider))
 
 
+_PARAMETERS: Final = parameters(
+    "model", *SAMPLING, "seed", "output_type", "message_count", max_tokens="num_predict"
+)
+
+
 def read_request(arguments: Mapping[str, Any], content: bool) -> Request:
     """A chat or a completion in our words."""
-    stop = arguments.get("stop")
-    stops = [stop] if isinstance(stop, str) else list(items(stop))
-    system = text(arguments.get("system"))
-    return Request(
-        model=text(arguments.get("model")),
-        stream=arguments.get("stream") is True,
-        temperature=number(arguments.get("temperature")),
-        top_p=number(arguments.get("top_p")),
-        top_k=count(arguments.get("top_k")),
-        max_tokens=count(arguments.get("num_predict")),
-        seed=count(arguments.get("seed")),
-        frequency_penalty=number(arguments.get("frequency_penalty")),
-        presence_penalty=number(arguments.get("presence_penalty")),
-        output_type=text(arguments.get("output_type")),
-        message_count=count(arguments.get("message_count")),
-        messages=_messages(arguments) if content else None,
-        system=[{"type": "text", "content": system}] if content and system else None,
-        tools=[_tool(tool) for tool in items(arguments.get("tools"))] or None if content else None,
-        stop_sequences=stops or None if content else None,
-    )
+    tools, system = items(arguments.get("tools")), text(arguments.get("system"))
+    instructions = [{"type": "text", "content": system}] if system else []
+    said = spoken(_messages(arguments), instructions, tools, arguments.get("stop")) if content else None
+    think = arguments.get("think")  # a level, or whether at all
+    return asked(arguments, _PARAMETERS, tools=tools, effort=think, content=said)
 
 
-def _messages(arguments: Mapping[str, Any]) -> list[Message] | None:
+def _messages(arguments: Mapping[str, Any]) -> list[Message]:
     messages = [read_message(message) for message in items(arguments.get("messages"))]
     prompt = list(prompt_parts(arguments.get("prompt"), arguments.get("images")))
-    return messages or ([Message("user", prompt)] if prompt else None)
-
-
-def _tool(tool: Any) -> Mapping[str, Any]:
-    """A tool's definition: type and name, as the semantic conventions want by default."""
-    kind = text(field(tool, "type")) or "function"
-    return without_none({"type": kind, "name": text(field(field(tool, "function"), "name"))})
-
-
-def read_embeddings_request(arguments: Mapping[str, Any], content: bool) -> Request:
-    """An embeddings request in our words; its texts are never kept."""
-    return Request(
-        model=text(arguments.get("model")),
-        dimensions=count(arguments.get("dimensions")),
-        input_count=count(arguments.get("input_count")),
-    )
+    return messages or ([Message("user", prompt)] if prompt else [])
 
 
 def _generating(operation: Operation) -> Endpoint:
@@ -122,7 +99,7 @@ CHAT: Final = _generating(Operation.CHAT)
 COMPLETION: Final = _generating(Operation.TEXT_COMPLETION)
 EMBEDDINGS: Final = Endpoint(
     operation=Operation.EMBEDDINGS,
-    read_request=read_embeddings_request,
+    read_request=embeddings_reader(parameters("model", "dimensions", "input_count")),
     read_response=read_embeddings,
 )
 _PATHS: Final[Mapping[Any, Endpoint]] = {

@@ -7,7 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from neuronscope.instrumentation import Message, Response
-from neuronscope_instrumentation.common.draft import start
+from neuronscope_instrumentation.common.asking import tools_called
+from neuronscope_instrumentation.common.draft import note_call, start
 from neuronscope_instrumentation.common.fields import count, field, items, text
 from neuronscope_instrumentation.common.parts import Part, without_none
 from neuronscope_instrumentation.ollama.messages import answer_parts
@@ -16,6 +17,7 @@ from neuronscope_instrumentation.ollama.messages import answer_parts
 def read_response(result: Any, content: bool) -> Response:
     """A chat or a completion in our words."""
     facts = _facts(result)
+    facts["extra"] = tools_called(_tool_names(result))
     if content:
         reason = text(field(result, "done_reason"))
         parts = list(_parts(result))
@@ -36,6 +38,13 @@ def _facts(result: Any) -> dict[str, Any]:
     )
 
 
+def _tool_names(result: Any) -> list[Any]:
+    return [
+        field(field(call, "function"), "name")
+        for call in items(field(field(result, "message"), "tool_calls"))
+    ]
+
+
 def _parts(result: Any) -> list[Part]:
     message = field(result, "message")
     if message is None:  # a completion
@@ -52,9 +61,10 @@ def fold_part(so_far: Response, part: Any, content: bool) -> Response:
         for piece in _parts(part):
             draft.part(piece)
         draft.finish_reason = text(field(part, "done_reason"))
-    if done or streamed.model is None:
-        return replace(streamed, **_facts(part), done=done)
-    return streamed
+    changes: dict[str, Any] = {**_facts(part), "done": done} if done or streamed.model is None else {}
+    for name in _tool_names(part):  # each comes whole
+        note_call(streamed, changes, len(streamed.called), name)
+    return replace(streamed, **changes) if changes else streamed
 
 
 def has_content(part: Any) -> bool:

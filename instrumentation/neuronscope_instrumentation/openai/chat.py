@@ -8,6 +8,7 @@ from typing import Any, Final
 from neuronscope.engine.facts import request_table
 from neuronscope.instrumentation import Endpoint, Operation, Request
 from neuronscope.signals import names
+from neuronscope_instrumentation.common.asking import output_format, tool_definitions, tool_names
 from neuronscope_instrumentation.common.fields import (
     CONSTANT,
     COUNT,
@@ -23,13 +24,7 @@ from neuronscope_instrumentation.common.fields import (
 )
 from neuronscope_instrumentation.openai.answers import read_chat, read_error, tell_chat
 from neuronscope_instrumentation.openai.chunks import fold_chat_chunk, has_content
-from neuronscope_instrumentation.openai.facts import (
-    known,
-    output_format,
-    read_headers,
-    tool_definitions,
-    tool_names,
-)
+from neuronscope_instrumentation.openai.facts import known, read_headers
 from neuronscope_instrumentation.openai.messages import read_message
 
 _MESSAGES: Final = "messages"

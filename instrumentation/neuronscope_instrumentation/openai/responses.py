@@ -9,16 +9,11 @@ from msgspec.structs import replace
 
 from neuronscope.instrumentation import Endpoint, Operation, Request, Response
 from neuronscope.signals import names
+from neuronscope_instrumentation.common.asking import output_format, tool_definitions, tool_names
 from neuronscope_instrumentation.common.fields import count, document, field, items, number, text
 from neuronscope_instrumentation.common.fields import mapping as mapping_of
 from neuronscope_instrumentation.openai.answers import read_error
-from neuronscope_instrumentation.openai.facts import (
-    known,
-    output_format,
-    read_headers,
-    tool_definitions,
-    tool_names,
-)
+from neuronscope_instrumentation.openai.facts import known, read_headers
 from neuronscope_instrumentation.openai.items import (
     has_logprobs,
     is_refusal,

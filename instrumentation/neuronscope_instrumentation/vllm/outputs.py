@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -37,6 +38,7 @@ class Summary:
         texts: of the answers.
         times: None where vLLM keeps no statistics.
         width: length of an embedding.
+        id: vLLM's own of the request.
     """
 
     prompt: int | None
@@ -46,6 +48,7 @@ class Summary:
     texts: Sequence[str]
     times: Times | None
     width: int | None = None
+    id: str | None = None
 
 
 def summaries(results: Any) -> list[Summary]:
@@ -66,6 +69,7 @@ def summary(output: Any) -> Summary:
         texts=[field(answer, "text") or "" for answer in answers],
         times=times(field(output, "metrics")),
         width=len(items(embedding)) or None,
+        id=text(field(output, "request_id")),
     )
 
 
@@ -88,12 +92,15 @@ def read_outputs(found: Sequence[Summary], content: bool) -> Response:
     generated = sum(each.generated for each in found)
     answers = sum(len(each.texts) for each in found)
     messages = [
-        Message("assistant", [{"type": "text", "content": words}]) for each in found for words in each.texts
+        Message("assistant", [{"type": "text", "content": words}], reason)
+        for each in found
+        for words, reason in zip_longest(each.texts, each.reasons[: len(each.texts)])
     ]
     return Response(
         input_tokens=_sum(each.prompt for each in found),
         output_tokens=generated,
         cache_read_tokens=_sum(each.cached for each in found),
+        id=found[0].id if len(found) == 1 else None,
         finish_reasons=[reason for each in found for reason in each.reasons] or None,
         messages=messages or None if content else None,
         extra={names.MODEL_BATCH: len(found), **durations(found, generated - answers)},
@@ -138,7 +145,7 @@ def fold_output(delta: bool, so_far: Response, output: Any, content: bool) -> Re
     told = summary(output)
     before = streamed.output_tokens or 0
     generated = before + told.generated if delta else max(before, told.generated)
-    changes = without_none({"input_tokens": told.prompt, "cache_read_tokens": told.cached})
+    changes = without_none({"id": told.id, "input_tokens": told.prompt, "cache_read_tokens": told.cached})
     _add_texts(streamed, told, delta=delta)
     if told.reasons:
         changes["finish_reasons"] = list(told.reasons)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from neuronscope.instrumentation import Endpoint, Message, Operation, Peer, Request, Snapshot
 from neuronscope.signals import names
+from neuronscope_instrumentation.common.asking import asked, parameters, spoken
 from neuronscope_instrumentation.common.draft import is_done
 from neuronscope_instrumentation.common.fields import count, field, items, number, text
 from neuronscope_instrumentation.common.parts import content_parts
@@ -54,12 +55,20 @@ def _snapshot(
         "model": model,
         "params": {name: getattr(params, name, None) for name in _SAMPLING},
         "stop": getattr(params, "stop", None) if content else None,
+        "tools": list(items(arguments.get("tools"))),
+        "json": _wants_json(params),
         "asked": (list(items(asked)) or asked) if content else None,
         "message_count": _message_count(asked) if operation is Operation.CHAT else None,
     }
     kind = field(params, "output_kind")
     delta = getattr(kind, "value", kind) == _DELTA
     return Snapshot(_ENDPOINTS[operation, delta], model, kept, PEER)
+
+
+def _wants_json(params: Any) -> bool:
+    """Is the output to follow a schema, or to be any JSON?  Older releases call it guided decoding."""
+    wanted = field(params, "structured_outputs") or field(params, "guided_decoding")
+    return bool(field(wanted, "json") or field(wanted, "json_object"))
 
 
 def _message_count(asked: Any) -> int | None:
@@ -81,23 +90,23 @@ def _model(engine: Any) -> str | None:
     return None
 
 
+_PARAMETERS: Final = parameters("temperature", "top_p", "max_tokens", "seed", choice_count="n")
+
+
 def _read_request(kept: Mapping[str, Any], content: bool) -> Request:
-    params, top_k = kept["params"], count(kept["params"]["top_k"])
-    stop = kept["stop"]
-    stops = [stop] if isinstance(stop, str) else [each for each in items(stop) if isinstance(each, str)]
-    return Request(
-        temperature=number(params["temperature"]),
-        top_p=number(params["top_p"]),
+    params, tools = kept["params"], kept["tools"]
+    top_k = count(params["top_k"])
+    return asked(
+        params,
+        _PARAMETERS,
+        tools=tools,
         top_k=top_k if top_k is not None and top_k > 0 else None,  # 0 and -1: all tokens
-        max_tokens=count(params["max_tokens"]),
-        seed=count(params["seed"]),
-        choice_count=count(params["n"]),
         frequency_penalty=number(params["frequency_penalty"]) or None,
         presence_penalty=number(params["presence_penalty"]) or None,
+        output_type="json" if kept["json"] else None,
         message_count=kept["message_count"],
-        messages=_messages(kept["asked"]) or None if content else None,
-        stop_sequences=stops or None if content else None,
-        extra={names.MODEL_NAME: kept["model"]} if kept["model"] else {},
+        extra={names.MODEL_NAME: kept["model"]},
+        content=spoken(_messages(kept["asked"]), (), tools, kept["stop"]) if content else None,
     )
 
 
