@@ -39,6 +39,7 @@ static PyMethodDef functions[] = {
     FAST("bind_state", ns_bind_state),
     FAST("bind_slots", ns_bind_slots),
     FAST("bind_calls", ns_bind_calls),
+    FAST("bind_ops", ns_bind_ops),
     ONE("leave", ns_leave),
     ONE("release", ns_release),
     FAST("bind_tensors", ns_bind_tensors),

@@ -40,6 +40,7 @@ PyObject *ns_bind_slots(PyObject *module, Args args, Py_ssize_t n);         /* t
 PyObject *ns_leave(PyObject *module, PyObject *sites);
 PyObject *ns_release(PyObject *module, PyObject *sites);
 PyObject *ns_bind_calls(PyObject *module, Args args, Py_ssize_t n);         /* torch_visits.c */
+PyObject *ns_bind_ops(PyObject *module, Args args, Py_ssize_t n);           /* torch_ops.c */
 PyObject *ns_bind_tensors(PyObject *module, Args args, Py_ssize_t n);       /* torch_tensors.c */
 PyObject *ns_describe(PyObject *module, PyObject *tensor);
 PyObject *ns_summarize(PyObject *module, PyObject *tensor);

@@ -5,7 +5,7 @@ PyTypeObject *ns_site_type;
 
 static PyObject *advance_name, *pause_name, *change_body_name, *assign_name, *assign_input_name, *assign_inputs_name,
     *not_reached_name, *missing_name, *child_name, *first_name;
-static PyObject *kind_names[3];
+static PyObject *kind_names[3], *watch_ops_name;
 
 /* The site's run; a new reference. */
 NsRun *
@@ -243,9 +243,42 @@ get_item(NsSite *self, PyObject *key)
 
 /* --- the type ----------------------------------------------------------------------------------------- */
 
-NS_COLLECTED(NsSite, site, run, 10)
+NS_COLLECTED(NsSite, site, run, 11)
+
+static PyObject *
+get_ops(NsSite *self, void *Py_UNUSED(closure))
+{
+    if (self->ops_seen != NULL && self->ops_seen != Py_None)
+        return Py_NewRef(self->ops_seen);
+    PyObject *found = ns_ops_of(self);
+    return found != NULL || PyErr_Occurred() ? found
+                                             : PyObject_CallMethodObjArgs((PyObject *)self, watch_ops_name, NULL);
+}
+
+/* prepare(tree, run, path, module): nothing is asked for yet */
+static PyObject *
+prepare(NsSite *self, Args args, Py_ssize_t n)
+{
+    if (!ns_takes("prepare", n, 4))
+        return NULL;
+    PyObject **given[] = {&self->tree, &self->run, &self->path, &self->module};
+    for (int i = 0; i < 4; i++)
+        ns_put(given[i], Py_NewRef(args[i]));
+    ns_put(&self->names, PyDict_New());
+    ns_put(&self->observers, PyTuple_New(0));
+    ns_put(&self->ops_seen, Py_NewRef(Py_None));
+    ns_put(&self->ops_resting, Py_NewRef(Py_None));
+    ns_put(&self->place, Py_NewRef(Py_None));
+    ns_put(&self->call, Py_NewRef(Py_None));
+    self->want_in = self->want_out = self->keep_in = self->here = self->direct = 0;
+    self->visits = 0;
+    if (self->names == NULL || self->observers == NULL)
+        return NULL;
+    Py_RETURN_NONE;
+}
 
 static PyMethodDef methods[] = {
+    {"prepare", (PyCFunction)(void (*)(void))prepare, METH_FASTCALL, "Make the site of a module; nothing is asked for."},
     {"visit", (PyCFunction)(void (*)(void))ns_visit, METH_VARARGS | METH_KEYWORDS,
      "Make one of the module's calls, and wait before and after it as far as the body wants to be there."},
     {NULL, NULL, 0, NULL},
@@ -254,7 +287,8 @@ static PyMethodDef methods[] = {
 static PyMemberDef members[] = {
     NS_FIELD(NsSite, run),      NS_FIELD(NsSite, call),    NS_FIELD(NsSite, slot),     NS_FIELD(NsSite, observers),
     NS_FIELD(NsSite, path),     NS_FIELD(NsSite, module),  NS_FIELD(NsSite, place),    NS_FIELD(NsSite, tree),
-    NS_FIELD(NsSite, names),    NS_FIELD(NsSite, ops_seen), NS_FLAG(NsSite, want_in),  NS_FLAG(NsSite, want_out),
+    NS_FIELD(NsSite, names),    NS_FIELD(NsSite, ops_seen), NS_FIELD(NsSite, ops_resting),
+    NS_FLAG(NsSite, want_in),  NS_FLAG(NsSite, want_out),
     NS_FLAG(NsSite, keep_in),   NS_FLAG(NsSite, here),     NS_FLAG(NsSite, direct),    NS_NUMBER(NsSite, visits),
     {NULL, 0, 0, 0, NULL},
 };
@@ -265,6 +299,7 @@ static PyGetSetDef properties[] = {
      "The arguments that the module is called with: positional ones, and those by name.", NULL},
     {"input", (getter)get_input, (setter)set_input,
      "The first argument: the first positional one, or else the first by name.", NULL},
+    {"ops", (getter)get_ops, NULL, "The torch functions that the module calls; see `Ops`.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -289,7 +324,7 @@ ns_add_sites(PyObject *module)
         {&not_reached_name, "_not_reached"}, {&missing_name, "_missing"},
         {&child_name, "_child"},        {&first_name, "_first"},
         {&kind_names[0], "dtype"},      {&kind_names[1], "shape"},
-        {&kind_names[2], "device"},
+        {&kind_names[2], "device"},    {&watch_ops_name, "_watch_ops"},
     };
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if ((*words[i].where = PyUnicode_InternFromString(words[i].text)) == NULL)

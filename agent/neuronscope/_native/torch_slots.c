@@ -5,7 +5,7 @@
 PyTypeObject *ns_slot_type;
 
 static Function acquire, release, leave_others;
-static PyObject *hidden, *live, *call_key, *site_class_name, *retire_name;
+static PyObject *hidden, *live, *call_key, *site_class_name, *retire_name, *end_ops_name;
 
 /* bind_slots(lock.acquire, lock.release, leave_others, hidden, live, key of the call) */
 PyObject *
@@ -192,7 +192,11 @@ ns_leave(PyObject *Py_UNUSED(module), PyObject *visitors)
 static int
 let_go(NsSite *site)
 {
-    if (Py_REFCNT((PyObject *)site) <= HOLDERS && (site->ops_seen == NULL || site->ops_seen == Py_None)) {
+    if (site->ops_seen != NULL && site->ops_seen != Py_None && !ns_rest_ops(site) &&
+        ns_do((PyObject *)site, end_ops_name) < 0)
+        return -1;
+    int resting = site->ops_resting != NULL && site->ops_resting != Py_None; /* they hold the site */
+    if (Py_REFCNT((PyObject *)site) <= HOLDERS + resting) {
         site->here = 0;
         site->visits = 0;
         if (site->observers != NULL && PyTuple_Size(site->observers) > 0)
@@ -245,7 +249,8 @@ int
 ns_add_slots(PyObject *module)
 {
     if ((site_class_name = PyUnicode_InternFromString("site_class")) == NULL ||
-        (retire_name = PyUnicode_InternFromString("retire")) == NULL)
+        (retire_name = PyUnicode_InternFromString("retire")) == NULL ||
+        (end_ops_name = PyUnicode_InternFromString("end_ops")) == NULL)
         return -1;
     ns_slot_type = (PyTypeObject *)PyType_FromSpec(&spec);
     return ns_slot_type == NULL ? -1 : PyModule_AddObjectRef(module, "SlotTurns", (PyObject *)ns_slot_type);

@@ -56,11 +56,10 @@ call(PyObject *callable, PyObject *args, PyObject *kwargs)
     return found;
 }
 
-/* The module's call as it is without us. */
-static PyObject *
-call_module(NsSite *self, PyObject *args, PyObject *kwargs)
+PyObject *
+ns_call_module(NsSite *self, int direct, PyObject *around, PyObject *args, PyObject *kwargs)
 {
-    if (self->direct && self->module != NULL && plain_call != NULL) {
+    if (direct && self->module != NULL && plain_call != NULL) {
         int none = has_no_hooks(self->module);
         if (none < 0)
             return NULL;
@@ -71,7 +70,7 @@ call_module(NsSite *self, PyObject *args, PyObject *kwargs)
             return output;
         }
     }
-    return call(self->call, args, kwargs);
+    return call(around, args, kwargs);
 }
 
 /* Wait before a call as the body asked for.  What it is made with replaces `args` and `kwargs`; gives the tuple
@@ -153,7 +152,7 @@ visit(NsSite *self, NsRun *run, PyObject *args, PyObject *kwargs)
 {
     PyObject *skipped = self->want_in ? wait_before(self, run, &args, &kwargs) : Py_NewRef(Py_None);
     PyObject *output = skipped == NULL      ? NULL
-                       : skipped == Py_None ? call_module(self, args, kwargs)
+                       : skipped == Py_None ? ns_call_module(self, self->direct, self->call, args, kwargs)
                                             : PySequence_GetItem(skipped, 0);
     Py_XDECREF(skipped);
     if (output != NULL) {

@@ -17,7 +17,7 @@ typedef struct {
 /* A module in a run. */
 typedef struct {
     PyObject_HEAD
-    PyObject *run, *call, *slot, *observers, *path, *module, *place, *tree, *names, *ops_seen;
+    PyObject *run, *call, *slot, *observers, *path, *module, *place, *tree, *names, *ops_seen, *ops_resting;
     char want_in, want_out, keep_in, here, direct;
     Py_ssize_t visits;
 } NsSite;
@@ -37,6 +37,7 @@ int ns_add_sites(PyObject *module);
 int ns_visits_ready(void);
 int ns_add_traces(PyObject *module);
 int ns_add_takes(PyObject *module);
+int ns_add_ops(PyObject *module);
 
 /* torch_state.c */
 PyObject *ns_current(void);                  /* the greenlet that runs, borrowed: it lives */
@@ -52,9 +53,15 @@ int ns_pause(NsRun *run); /* the model's side: the body's turn */
 
 /* torch_visits.c */
 PyObject *ns_visit(NsSite *site, PyObject *args, PyObject *kwargs);
+/* The module's call as it is without us: `around`, or no more than its `forward` (`direct`). */
+PyObject *ns_call_module(NsSite *site, int direct, PyObject *around, PyObject *args, PyObject *kwargs);
 
 /* torch_takes.c */
 int ns_take(PyObject *observer, NsSite *site, PyObject *output); /* 1: taken; 0: Python's to do */
+
+/* torch_ops.c */
+PyObject *ns_ops_of(NsSite *site); /* those of an earlier run, watched again; NULL without an error: Python's to make */
+int ns_rest_ops(NsSite *site);     /* whether they are kept for the next run; else they must be ended */
 
 /* torch_tensors.c */
 int ns_is_exact(PyObject *value); /* a `Tensor` or a `Parameter`, of no other class */

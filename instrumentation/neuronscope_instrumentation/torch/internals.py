@@ -59,6 +59,9 @@ def _keys_of_modes() -> Any:
 _KEYS_OF_MODES: Final = _keys_of_modes()
 # How many function modes are active in this thread.
 function_modes: Final[Callable[[], int]] = _C._len_torch_function_stack
+# Begin and end a function mode, which may be any object with `__torch_function__`.
+push_mode: Final[Callable[[object], None]] = _C._push_on_torch_function_stack
+pop_mode: Final[Callable[[], object]] = _C._pop_torch_function_stack
 without_function_modes: Final[Callable[[], Any]] = _C.DisableTorchFunction
 
 

@@ -27,7 +27,7 @@ class TorchInterventions:
     """Traces of one model, with the aliases and views of its handle."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._tree = Tree(model)
+        self._tree = Tree(model, ops.ops_of)
 
     def trace(
         self,

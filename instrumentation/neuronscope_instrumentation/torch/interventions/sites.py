@@ -80,17 +80,7 @@ class Site(SiteTurns):
     __slots__ = ()
 
     def __init__(self, tree: Tree, run: Run, path: str, module: nn.Module) -> None:
-        self.tree = tree
-        self.run: Any = run  # `Run`, or what stands for it after the end
-        self.place: Any = None
-        self.here = False
-        self.path = path
-        self.module = module
-        self.visits = 0
-        self.want_in = self.want_out = self.keep_in = self.direct = False
-        self.names = {}
-        self.observers: tuple[SiteObserver, ...] = ()
-        self.ops_seen: Ops | None = None
+        self.prepare(tree, run, path, module)
 
     # --- what users read and write -----------------------------------------------------------------
 
@@ -163,12 +153,14 @@ class Site(SiteTurns):
 
         self.edit(edited)
 
-    @property
-    def ops(self) -> Ops:
-        """The torch functions that the module calls; see `Ops`."""
-        from neuronscope_instrumentation.torch.interventions.ops import ops_of
+    def _watch_ops(self) -> Ops:
+        return self.tree.watch_ops(self)  # type: ignore[no-any-return]  # `ops_of`
 
-        return ops_of(self)
+    def end_ops(self) -> None:
+        """The run is over: the module's torch functions are watched no more."""
+        ops, self.ops_seen, self.ops_resting = self.ops_seen, None, None
+        if ops is not None:
+            ops.end(self)
 
     # --- the tree ----------------------------------------------------------------------------------
 
@@ -214,7 +206,8 @@ class Site(SiteTurns):
     def retire(self) -> None:
         """The run is over, and this site with it, whoever holds it."""
         self.here = self.want_in = self.want_out = self.keep_in = False
-        self.observers, self.ops_seen = (), None
+        self.end_ops()
+        self.observers = ()
         slots.forget(self)
         self.run = ENDED
 

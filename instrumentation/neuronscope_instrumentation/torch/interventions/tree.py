@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from torch import nn
@@ -28,12 +28,24 @@ class Tree:
         aliases: other names for the beginnings of paths.
         attached: modules that are not the model's own, by name.
         views: values over sites, by name.
+        watch_ops: lets a site's torch functions be watched.
     """
 
-    __slots__ = ("_matched", "_places", "_runs", "aliases", "attached", "model", "site_class", "views")
+    __slots__ = (
+        "_matched",
+        "_places",
+        "_runs",
+        "aliases",
+        "attached",
+        "model",
+        "site_class",
+        "views",
+        "watch_ops",
+    )
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, watch_ops: Callable[[Site], object]) -> None:
         self.model = model
+        self.watch_ops = watch_ops
         self.aliases: dict[str, str] = {}
         self.attached: dict[str, nn.Module] = {}
         self.views: dict[str, list[View]] = {}

@@ -6,13 +6,15 @@ look at the state of the thread.  `neuronscope._native` does it in one go (docs/
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final
 
 from greenlet import getcurrent
 
 from neuronscope import compiled
-from neuronscope_instrumentation.torch.internals import PLAIN_CALL, set_dynamo
+from neuronscope_instrumentation.torch.internals import PLAIN_CALL, pop_mode, push_mode, set_dynamo
 from neuronscope_instrumentation.torch.interventions.threadstate import (
     autocasting,
     differs,
@@ -74,8 +76,8 @@ class PlainSiteTurns:
     """A module's calls in a run, what they take and return, and the sites below; `Site` says what it is."""
 
     __slots__ = (
-        "call", "direct", "here", "keep_in", "module", "names", "observers", "ops_seen", "path", "place",
-        "run", "slot", "tree", "visits", "want_in", "want_out",
+        "call", "direct", "here", "keep_in", "module", "names", "observers", "ops_resting", "ops_seen",
+        "path", "place", "run", "slot", "tree", "visits", "want_in", "want_out",
     )  # fmt: skip
 
     call: Any
@@ -85,6 +87,7 @@ class PlainSiteTurns:
     module: Any
     names: dict[str | int, str]
     observers: tuple[Any, ...]
+    ops_resting: Any
     ops_seen: Any
     path: str
     place: Any
@@ -105,6 +108,19 @@ class PlainSiteTurns:
         def _not_reached(self) -> Exception: ...
         def _missing(self, name: str) -> Any: ...
         def _child(self, index: Any) -> Any: ...
+        def _watch_ops(self) -> Any: ...
+
+    def prepare(self, tree: Any, run: Any, path: str, module: Any) -> None:
+        """Make the site of a module; nothing is asked for."""
+        self.tree = tree
+        self.run = run
+        self.path = path
+        self.module = module
+        self.place = self.call = self.ops_seen = self.ops_resting = None
+        self.want_in = self.want_out = self.keep_in = self.here = self.direct = False
+        self.visits = 0
+        self.names = {}
+        self.observers = ()
 
     @property
     def output(self) -> Any:
@@ -149,6 +165,11 @@ class PlainSiteTurns:
     @input.setter
     def input(self, value: Any) -> None:
         self._assign_input(value)
+
+    @property
+    def ops(self) -> Any:
+        """The torch functions that the module calls; see `Ops`."""
+        return self.ops_seen or self._watch_ops()
 
     def visit(self, *args: Any, **kwargs: Any) -> Any:
         """Make one of the module's calls, and wait before and after it as far as the body wants to be there.
@@ -227,7 +248,9 @@ def _release(sites: list[Any]) -> bool:
     """
     all_kept = True
     for site in sites:
-        if getrefcount(site) <= _UNHELD and site.ops_seen is None:
+        if site.ops_seen is not None:
+            site.end_ops()
+        if getrefcount(site) <= _UNHELD:
             site.here = False
             site.visits = 0
             if site.observers:
@@ -266,17 +289,102 @@ class PlainTakeTurns:
     plain: bool
 
 
+class PlainOpsTurns:
+    """The torch functions of a module while it runs, as a function mode; `Ops` says what it is."""
+
+    __slots__ = ("around", "counts", "direct", "record", "site", "wanted")
+
+    around: Callable[..., Any]
+    counts: dict[str, int]
+    direct: bool
+    record: list[Any] | None
+    site: Any
+    wanted: dict[str, dict[int, Any]]
+
+    if TYPE_CHECKING:
+
+        def _tell(self, name: str, number: int, args: Any, kwargs: Any, output: Any) -> None: ...
+        def _calls(self, name: str) -> Any: ...
+
+    def __getitem__(self, name: str) -> Any:
+        return self._calls(name)
+
+    def watched(self, *args: Any, **kwargs: Any) -> Any:
+        """Make the module's call, with its torch functions watched."""
+        self.counts.clear()
+        push_mode(self)
+        try:
+            return self.around(*args, **kwargs)
+        finally:
+            pop_mode()
+
+    def __torch_function__(
+        self, function: Any, _: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Make one call of a torch function."""
+        kwargs = kwargs or {}
+        name = op_name(function)
+        if name is None:
+            return function(*args, **kwargs)
+        number = self.counts.get(name, 0)
+        self.counts[name] = number + 1
+        op = self.wanted[name].get(number) if name in self.wanted else None
+        if op is None:
+            output = function(*args, **kwargs)
+        else:
+            op.call = function
+            output = op.visit(*args, **kwargs)
+        if self.record is not None:
+            self._tell(name, number, args, kwargs, output)
+        return output
+
+
+class PlainOpCallsTurns:
+    """The calls of one torch function; `OpCalls` says what it is."""
+
+    __slots__ = ("name", "ops")
+
+    name: str
+    ops: Any
+
+    if TYPE_CHECKING:
+
+        def _find(self, number: Any) -> Any: ...
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._find(number)
+
+
+# Asking about a tensor is no operation: attributes, and what Python calls to print or test it.
+_NO_OPS: Final = frozenset(
+    {"__get__", "__set__", "__delete__", "__repr__", "__format__", "__hash__", "__len__"}
+)
+
+
+@lru_cache(maxsize=4096)
+def op_name(function: Callable[..., Any]) -> str | None:
+    """The name under which a torch function is counted; None if it is no operation."""
+    name = getattr(function, "__name__", None)
+    if name is None or name in _NO_OPS:
+        return None
+    return str(name).strip("_") or str(name)
+
+
 if TYPE_CHECKING:
     RunTurns = PlainRunTurns
     SiteTurns = PlainSiteTurns
     TraceTurns = PlainTraceTurns
     TakeTurns = PlainTakeTurns
+    OpsTurns = PlainOpsTurns
+    OpCallsTurns = PlainOpCallsTurns
     release = _release
 else:
     RunTurns = compiled.find("RunTurns") or PlainRunTurns
     SiteTurns = compiled.find("SiteTurns") or PlainSiteTurns
     TraceTurns = compiled.find("TraceTurns") or PlainTraceTurns
     TakeTurns = compiled.find("TakeTurns") or PlainTakeTurns
+    OpsTurns = compiled.find("OpsTurns") or PlainOpsTurns
+    OpCallsTurns = compiled.find("OpCallsTurns") or PlainOpCallsTurns
     release = compiled.find("release") or _release
     if (bind := compiled.find("bind_state")) is not None:
         bind(

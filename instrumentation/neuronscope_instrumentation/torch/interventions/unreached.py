@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from neuronscope.interventions.errors import OutOfOrderError, SiteNotReachedError
 from neuronscope_instrumentation.torch import layers
+from neuronscope_instrumentation.torch.internals import class_of
 
 if TYPE_CHECKING:
     from neuronscope_instrumentation.torch.interventions.sites import Site
@@ -96,7 +97,7 @@ def _called_by_forward(site: Site) -> bool:
     if parent is None:
         return False
     try:
-        source = inspect.getsource(type(parent))
+        source = inspect.getsource(class_of(parent))
     except (OSError, TypeError):
         return False
     word = r"\w+" if name.isdigit() else re.escape(name)
