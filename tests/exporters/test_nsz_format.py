@@ -253,7 +253,7 @@ def test_files_are_private_new_and_no_links(tmp_path: Path) -> None:
 def test_a_newer_major_version_is_refused_a_newer_minor_one_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unknown topics and fields are passed over; unknown required features are named."""
+    """Unknown topics and fields are passed over, and copies say so; unknown required features are named."""
     monkeypatch.setattr(layout, "VERSION", "1.7")
     nsz.write(tmp_path / "minor.nsz", [span(0)], [], {})
     assert len(nsz.read(tmp_path / "minor.nsz").spans) == 1
@@ -267,6 +267,14 @@ def test_a_newer_major_version_is_refused_a_newer_minor_one_read(
     file.append(ChunkClass.SMALL, chunk.body, chunk.last, chunk.index)
     file.finish(sync=False)
     file.close()
+    damage = nsz.merge([tmp_path / "future.nsz", tmp_path / "minor.nsz"], tmp_path / "merged.nsz")
+    assert damage.left_out == ("1 × nsz/future",)
+    assert not damage
+    assert nsz.read(tmp_path / "merged.nsz").spans == [span(0), span(1)]
+    monkeypatch.setattr(layout, "VERSION", "1.6")  # whoever copies is the older one
+    damage = nsz.cut(tmp_path / "future.nsz", tmp_path / "cut.nsz", nsz.Part(span_id=2))
+    assert damage.left_out == ("whatever version 1.7 of the format adds to records", "1 × nsz/future")
+    monkeypatch.setattr(layout, "VERSION", "1.7")
     for finished in (True, False):
         if not finished:
             data = (tmp_path / "future.nsz").read_bytes()

@@ -57,6 +57,7 @@ def _check(path: Path, mend: bool) -> dict[str, Any]:
                 "action": done.action,
                 "path": str(done.path),
                 "original": None if done.original is None else str(done.original),
+                "left_out": list(done.damage.left_out),
             }
     except (NszError, OSError) as error:
         return {"path": str(path), "sound": False, "error": str(error)}
@@ -132,5 +133,9 @@ def _print(console: Console, result: dict[str, Any]) -> None:
             lines.append(f"{result['repair']['action']}: {result['repair']['path']}")
             if result["repair"]["original"]:
                 lines.append(f"the original is {result['repair']['original']}")
+            lines += [
+                f"left out, since this version does not know it: {text}"
+                for text in result["repair"]["left_out"]
+            ]
     for line in lines:
         console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)

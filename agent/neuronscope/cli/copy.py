@@ -81,4 +81,6 @@ def _refuse(out: Path, force: bool) -> None:
 def _tell(out: Path, damage: Any) -> None:
     for line in in_words(damage):
         click.echo(f"damaged: {line}", err=True)
+    for line in damage.left_out:
+        click.echo(f"left out, since this version does not know it: {line}", err=True)
     click.echo(out)

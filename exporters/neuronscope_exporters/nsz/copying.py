@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from neuronscope.exceptions import NszError
 from neuronscope.signals.records import Attributes, LayerRecord, LogRecord, SpanEvent, SpanRecord
+from neuronscope_exporters.nsz import layout
 from neuronscope_exporters.nsz.attributes import identifier, integer
 from neuronscope_exporters.nsz.damage import Damage
 from neuronscope_exporters.nsz.documents import SpanHead
 from neuronscope_exporters.nsz.reader import NszFile, Record, Resource
 from neuronscope_exporters.nsz.recording import StrPath, open_all
 from neuronscope_exporters.nsz.writer import NszWriter, ignore
+
+MAX_TOPICS: Final = 64  # unknown ones that are told apart
 
 
 def write(
@@ -58,7 +62,8 @@ def merge(
 ) -> Damage:
     """Copy everything of `paths` into one finished file, tensors included; what was damaged in them.
 
-    A tensor whose checksum is wrong is left out (its summary stays) and counted as damage.
+    A tensor whose checksum is wrong is left out (its summary stays) and counted as damage.  What a later
+    version of the format has added cannot be copied: `Damage.left_out` says what that was.
 
     Args:
         progress: ``progress(bytes done, bytes in all)``.
@@ -157,6 +162,7 @@ def copy(
         OSError: `out` cannot be written; it is as it was.
     """
     damaged: list[str] = []
+    unknown: Counter[str] = Counter()
     resources: list[Resource] = []
     for segment in segments:
         resources.extend(resource for resource in segment.resources if resource not in resources)
@@ -167,7 +173,7 @@ def copy(
         before = 0
         for segment in segments:
             for number, place in enumerate(segment.chunks):
-                for record, resource in segment.records(number, number + 1):
+                for record, resource in segment.records(number, number + 1, partial(_count, unknown)):
                     if wanted is None or wanted(record):
                         _append(writer, record, resources.index(resource), damaged)
                 progress(before + place.offset + place.length, total)
@@ -176,7 +182,30 @@ def copy(
 
     _write_atomically(out, resources, fill)
     own = reduce(add, (segment.damage for segment in segments), Damage())
-    return own + Damage(records=len(damaged), reasons=tuple(damaged[:20]))
+    left_out = [*_later_versions(segments), *(f"{n} × {topic}" for topic, n in sorted(unknown.items()))]
+    return own + Damage(records=len(damaged), reasons=tuple(damaged[:20]), left_out=tuple(left_out))
+
+
+def _count(counts: Counter[str], topic: str) -> None:
+    if len(counts) < MAX_TOPICS or topic in counts:
+        counts[topic] += 1
+    else:
+        counts["other topics"] += 1
+
+
+def _later_versions(segments: Sequence[NszFile]) -> list[str]:
+    """What a record's JSON has beyond what this version knows is not told field by field."""
+    versions = {segment.manifest.version for segment in segments if segment.manifest is not None}
+    return [
+        f"whatever version {version} of the format adds to records"
+        for version in sorted(versions, key=_minor)
+        if _minor(version) > _minor(layout.VERSION)
+    ]
+
+
+def _minor(version: str) -> int:
+    minor = version.partition(".")[2]
+    return int(minor) if minor.isdecimal() else 0
 
 
 def _append(writer: NszWriter, record: Record, resource: int, damaged: list[str]) -> None:

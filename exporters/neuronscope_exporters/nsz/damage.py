@@ -48,6 +48,7 @@ class Damage:
         truncated_bytes: size of the torn record at the end.
         reasons: the first reasons, for people.
         files: files of a directory that could not be opened at all, and why.
+        left_out: what a copy lacks because a later version of the format wrote it: no damage.
     """
 
     stretches: int = 0
@@ -57,6 +58,7 @@ class Damage:
     truncated_bytes: int = 0
     reasons: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -76,6 +78,7 @@ class Damage:
             self.truncated_bytes + other.truncated_bytes,
             (self.reasons + other.reasons)[:_MAX_REASONS],
             self.files + other.files,
+            (*self.left_out, *(text for text in other.left_out if text not in self.left_out)),
         )
 
 

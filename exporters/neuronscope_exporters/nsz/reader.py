@@ -205,12 +205,15 @@ class NszFile:
         found.sort(key=lambda log: log.time_unix_ns)
         return found
 
-    def records(self, first: int = 0, end: int | None = None) -> Iterator[tuple[Record, Resource]]:
+    def records(
+        self, first: int = 0, end: int | None = None, passed_over: Callable[[str], object] = str
+    ) -> Iterator[tuple[Record, Resource]]:
         """All records in the order of the file, one at a time: for tools that keep none of them.
 
         Args:
             first: the first chunk to read: their number before a `refresh`, for example.
             end: the chunk to stop before.
+            passed_over: told the topic of each message that this version does not know; by default nobody is.
         """
         for place in self._directory.chunks[first:end]:
             if place.chunk_class is ChunkClass.SMALL:
@@ -222,6 +225,8 @@ class NszFile:
                         continue
                     if record is not None:
                         yield record
+                    else:
+                        passed_over(self.topic(channel))
 
     @property
     def chunks(self) -> Sequence[ChunkPlace]:
