@@ -53,6 +53,7 @@ REPORTS: Final[dict[str, tuple[str, ...]]] = {
         "agent/test_engine.py::test_a_stream_ends_exactly_once",
     ),
     "11 tool calls in pieces": (
+        "instrumentation/test_llm_facts.py::test_tools_offered_and_called_are_told_by_name",
         f"{OPENAI}_facts.py::test_parallel_tool_calls_are_put_together",
         f"{OPENAI}_facts.py::test_a_legacy_function_call_is_put_together",
     ),

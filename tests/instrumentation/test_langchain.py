@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from importlib import import_module
 from typing import Any
@@ -29,9 +30,10 @@ from pydantic import SecretStr
 import neuronscope as ns
 from client_cases import CANARY, Mode, agent, captured_logs
 from neuronscope import platform
+from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
 from neuronscope.signals import names
-from neuronscope.signals.records import SpanRecord
+from neuronscope.signals.records import HistogramValue, SpanRecord
 from neuronscope.testing import FakeOpenAI, fake_openai
 
 pytestmark = [
@@ -214,8 +216,52 @@ def test_tokens_of_a_model_that_nobody_else_bills() -> None:
     assert span.attributes[names.REASONING_TOKENS] == 3
     assert span.attributes[names.RESPONSE_MODEL] == "m-2"
     assert span.attributes[names.FINISH_REASONS] == ["stop"]
+    assert span.attributes[names.TOOLS_CALLED] == ["add"]
     (said,) = json.loads(str(span.attributes[names.OUTPUT_MESSAGES]))
     assert said["parts"][1] == {"type": "tool_call", "id": "c1", "name": "add", "arguments": {"a": 1}}
+
+
+def test_tools_that_a_model_is_given_are_told_by_name(server: FakeOpenAI) -> None:
+    """Where no client of ours sees the call."""
+    with agent("on", "langchain") as exporter:
+        gpt(server, reasoning_effort="low").bind_tools([add, fails]).invoke(CANARY)
+    (span,) = exporter.spans
+    assert span.library == "neuronscope.langchain"
+    assert span.attributes[names.TOOLS_OFFERED] == ["add", "fails"]
+    assert span.attributes[names.REASONING_LEVEL] == "low"
+    assert span.attributes[names.OUTPUT_TOKENS] == 5
+    assert CANARY not in repr(span)
+
+
+def billed() -> dict[str, float]:
+    """Tokens in the metric, by instrumented provider."""
+    found: dict[str, float] = {}
+    for family in ENGINE.metrics.collect().families:
+        for point in family.points if family.metric is names.TOKEN_USAGE else ():
+            assert isinstance(point.value, HistogramValue)
+            kind = dict(point.labels)[names.TOKEN_TYPE]
+            found[kind] = found.get(kind, 0) + point.value.sum
+    return found
+
+
+def test_the_metric_counts_the_tokens_of_each_call_once(server: FakeOpenAI) -> None:
+    """Of chains in threads of LangChain's and of the service's; with the client's adapter and without."""
+    chain: Any = RunnableParallel(a=PROMPT | gpt(server), b=PROMPT | gpt(server) | StrOutputParser())
+    for adapters in (("langchain", "openai"), ("langchain",), ("openai",)):
+        with agent("on", *adapters), ThreadPoolExecutor(4) as pool:
+            chain.batch([ASKED] * 3)
+            list(pool.map(chain.invoke, [ASKED] * 3))
+            assert billed() == {"input": 12 * 11, "output": 12 * 5}
+
+
+def test_each_thread_has_a_tree_of_its_own(server: FakeOpenAI) -> None:
+    """Of chains that run at once in a service's pool, none is another's parent."""
+    chain = PROMPT | gpt(server) | StrOutputParser()
+    with agent("on", "langchain", "openai") as exporter, ThreadPoolExecutor(8) as pool:
+        list(pool.map(chain.invoke, [ASKED] * 24))
+    spans = exporter.spans
+    assert tree(spans) == sorted([CHAIN, f"{CHAIN} > openai:chat gpt-x"] * 24)
+    assert len({span.trace_id for span in spans}) == 24
 
 
 def test_a_batch_of_one_model_is_billed_call_by_call(server: FakeOpenAI) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from importlib import import_module
 from typing import Any
 
@@ -17,11 +19,12 @@ from workflows.events import Event, StartEvent, StopEvent
 
 import neuronscope as ns
 from client_cases import CANARY, Mode, agent, captured_logs
+from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.layering import WAITING
 from neuronscope.instrumentation import Response
 from neuronscope.signals import names
-from neuronscope.signals.records import SpanRecord
+from neuronscope.signals.records import HistogramValue, SpanRecord
 from neuronscope.testing import FakeOpenAI, fake_openai
 from neuronscope_instrumentation.llama_index.models import CHAT, provider_of
 
@@ -184,6 +187,36 @@ def test_a_query_is_around_retrieval_and_the_models_call(server: FakeOpenAI) -> 
     assert len(list(found.attributes[names.RETRIEVAL_SCORES])) == 2
     assert found.attributes[names.RETRIEVAL_QUERY_TEXT] == CANARY
     assert CANARY in str(found.attributes[names.RETRIEVAL_DOCUMENTS])
+
+
+def test_queries_in_threads_are_trees_of_their_own_and_billed_once(server: FakeOpenAI) -> None:
+    """At once in a service's pool, and again below a span of the service's that goes with the context."""
+    shelf, root = index(), "llama_index:invoke_workflow RetrieverQueryEngine"
+    retrieval = f"{root} > llama_index:retrieval VectorIndexRetriever"
+    expected = [
+        root,
+        retrieval,
+        f"{retrieval} > llama_index:embeddings unknown",
+        f"{root} > openai:chat gpt-x",
+    ]
+    engine = shelf.as_query_engine(llm=gpt(server))
+    with agent("on", "llama_index", "openai") as exporter, ThreadPoolExecutor(6) as pool:
+        list(pool.map(engine.query, [CANARY] * 12))
+        spans = exporter.spans
+        assert tree(spans) == sorted(expected * 12)
+        assert len({span.trace_id for span in spans}) == 12
+        exporter.clear()
+        with trace.get_tracer("the service").start_as_current_span("ask") as around:
+            pool.submit(copy_context().run, engine.query, CANARY).result()
+        assert {span.trace_id for span in exporter.spans} == {around.get_span_context().trace_id}
+        tokens = {
+            dict(point.labels)[names.TOKEN_TYPE]: point.value.sum
+            for family in ENGINE.metrics.collect().families
+            if family.metric is names.TOKEN_USAGE
+            for point in family.points
+            if isinstance(point.value, HistogramValue)
+        }
+        assert tokens == {"input": 13 * 11, "output": 13 * 5}
 
 
 def test_embeddings_are_one_span_and_never_told() -> None:

@@ -46,6 +46,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    structured_outputs: Any = None
 
 
 @dataclass
@@ -103,7 +104,9 @@ class LLM:
         several = as_list(prompts)
         return [answered(str(each), float(position)) for position, each in enumerate(several)]
 
-    def chat(self, messages: Any, sampling_params: Any = None, use_tqdm: bool = True) -> list[RequestOutput]:
+    def chat(
+        self, messages: Any, sampling_params: Any = None, use_tqdm: bool = True, *, tools: Any = None
+    ) -> list[RequestOutput]:
         return self.generate("a prompt", sampling_params, use_tqdm=use_tqdm)
 
 
@@ -207,6 +210,21 @@ def test_generate_and_chat_are_one_span_each() -> None:
         assert asked == {"role": "user", "parts": [{"type": "text", "content": CANARY}]}
         (said,) = json.loads(str(span.attributes[names.OUTPUT_MESSAGES]))
         assert said["parts"] == [{"type": "text", "content": "one two three"}]
+        assert said["finish_reason"] == "length"
+
+
+def test_tools_a_schema_and_the_requests_id_are_told() -> None:
+    """What a conversation offers, that its answer is to be JSON, and vLLM's own id of it."""
+    tools = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
+    asked = dataclasses.replace(ASKED, structured_outputs=SimpleNamespace(json={"type": "object"}))
+    with agent("on", "vllm") as exporter:
+        LLM().chat([{"role": "user", "content": CANARY}], asked, tools=tools)
+        LLM().generate(["a", "b"], ASKED)
+    chat, batch = exporter.spans
+    assert chat.attributes[names.TOOLS_OFFERED] == ["look_up"]
+    assert chat.attributes[names.OUTPUT_TYPE] == "json"
+    assert chat.attributes[names.RESPONSE_ID] == "r"
+    assert names.RESPONSE_ID not in batch.attributes  # it has several
 
 
 def test_a_batch_is_one_span_of_all_its_requests() -> None:

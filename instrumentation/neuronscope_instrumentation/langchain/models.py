@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from neuronscope.instrumentation import Endpoint, Message, Operation, Peer, Request, Response, Snapshot
+from neuronscope_instrumentation.common.asking import asked, output_format, parameters, spoken, tools_called
 from neuronscope_instrumentation.common.fields import count, field, items, mapping, number, text
 from neuronscope_instrumentation.common.parts import Part, content_parts, tool_call, without_none
 
@@ -48,12 +49,12 @@ def snapshot(endpoint: Endpoint, sent: Any, told: Mapping[str, Any], content: bo
         "stop": list(items(metadata.get("ls_stop"))) if content else None,
         "message_count": len(items(sent)) or None,
         "sent": list(items(sent)) if content and not isinstance(sent, str) else sent if content else None,
-        "params": {name: params[name] for name in _PARAMS if name in params},
+        "params": {name: params[name] for name in _KEPT if name in params},
     }
     return Snapshot(endpoint, model, kept, Peer(PROVIDERS.get(provider, provider)))
 
 
-_PARAMS: Final = (
+_KEPT: Final = (
     "top_p",
     "top_k",
     "seed",
@@ -62,28 +63,30 @@ _PARAMS: Final = (
     "presence_penalty",
     "max_tokens",
     "stream",
+    "tools",
+    "response_format",
+    "reasoning_effort",
+)
+_PARAMETERS: Final = parameters(
+    "top_p", "top_k", "seed", "frequency_penalty", "presence_penalty", "max_tokens", choice_count="n"
 )
 
 
 def read_request(kept: Mapping[str, Any], content: bool) -> Request:
     """What was asked."""
-    params: Mapping[str, Any] = kept["params"]
-    sent = kept["sent"]
-    limit = count(kept["max_tokens"])
-    return Request(
+    params, sent = dict(kept["params"]), kept["sent"]
+    if count(kept["max_tokens"]) is not None:
+        params["max_tokens"] = kept["max_tokens"]
+    return asked(
+        params,
+        _PARAMETERS,
+        tools=items(params.get("tools")),
+        effort=params.get("reasoning_effort"),
         model=text(kept["model"]),
         temperature=number(kept["temperature"]),
-        top_p=number(params.get("top_p")),
-        top_k=count(params.get("top_k")),
-        max_tokens=limit if limit is not None else count(params.get("max_tokens")),
-        seed=count(params.get("seed")),
-        choice_count=count(params.get("n")),
-        frequency_penalty=number(params.get("frequency_penalty")),
-        presence_penalty=number(params.get("presence_penalty")),
-        stream=params.get("stream") is True,
+        output_type=output_format(params.get("response_format")),
         message_count=count(kept["message_count"]),
-        messages=list(_sent(sent)) if content and sent else None,
-        stop_sequences=kept["stop"] or None if content else None,
+        content=spoken(list(_sent(sent)), (), items(params.get("tools")), kept["stop"]) if content else None,
     )
 
 
@@ -136,6 +139,10 @@ def read_result(result: Any, content: bool) -> Response:
     first = metadata[0] if metadata else {}
     return Response(
         **_tokens(messages, field(result, "llm_output")),
+        service_tier=text(first.get("service_tier")),
+        extra=tools_called(
+            field(call, "name") for message in messages for call in items(field(message, "tool_calls"))
+        ),
         model=text(first.get("model_name")) or text(first.get("model")),
         id=text(first.get("id")),
         finish_reasons=[reason for reason in reasons if reason is not None] or None,
