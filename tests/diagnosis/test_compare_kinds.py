@@ -171,6 +171,35 @@ def test_a_busy_machine_is_no_cause() -> None:
     assert compared(BEFORE, busy).kinds == ()
 
 
+def test_a_provider_is_blamed_only_beyond_what_the_process_lost() -> None:
+    """Twice as slow on a machine that got three times as slow: it is neither slower nor faster."""
+    slowed = {name: (3 if name == "embeddings" else 2) * value for name, value in AFTER.seconds.items()}
+    assert compared(BEFORE, replace(AFTER, seconds=slowed)).kinds == ()
+    alone = {name: (1 if name == "embeddings" else 2) * value for name, value in AFTER.seconds.items()}
+    assert Kind.PROVIDER_SLOWER in compared(BEFORE, replace(AFTER, seconds=alone)).kinds
+
+
+def test_a_stall_counts_by_its_part_of_the_call() -> None:
+    """Thirty milliseconds of half a minute are nobody's; of a short answer they are."""
+    held = told("chat", STREAM_CONSUMER=around(0.03))
+    slow = {"embeddings": 0.01, "retrieval": 0.005, "chat": 20.0, "first": 0.1}
+    short = {**slow, "chat": 0.08, "first": 0.02}
+    before, after = replace(BEFORE, seconds=slow), replace(AFTER, seconds=slow, attributes=held)
+    assert compared(before, after).kinds == ()
+    before, after = replace(BEFORE, seconds=short), replace(AFTER, seconds=short, attributes=held)
+    assert Kind.CONSUMER_STALLING in compared(before, after).kinds
+
+
+def test_documents_that_many_queries_found_are_missed_without_pairs() -> None:
+    """No question twice: what tells is that so many different ones found them, and none does."""
+    kept = frozenset(range(DOCUMENTS)) - frozenset(range(0, DOCUMENTS, 10))
+    before = replace(BEFORE, n=300, questions=tuple(range(0, 300)))
+    after = replace(AFTER, n=300, questions=tuple(range(300, 600)), documents=kept)
+    whole = compared(before, replace(after, documents=frozenset(range(DOCUMENTS))))
+    assert Kind.INDEX_LOST not in whole.kinds
+    assert Kind.INDEX_LOST in compared(before, after).kinds
+
+
 def test_two_changes_are_two_causes() -> None:
     """Causes that do not explain each other are both told."""
     both = replace(AFTER, pieces=(11, 44, 33), k=3)

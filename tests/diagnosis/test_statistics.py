@@ -154,3 +154,17 @@ def test_cosines_of_rows_that_have_no_direction_are_zero() -> None:
     rows = np.array([[1.0, 0.0], [0.0, 0.0], [np.nan, 1.0], [1e300, 1e300]])
     assert ours.cosines(rows[:1], rows[:1]).tolist() == [1.0]
     assert ours.cosines(rows, np.ones((4, 2))).tolist()[1:] == [0.0, 0.0, 0.0]
+
+
+def test_what_was_seen_often_is_not_absent_by_chance() -> None:
+    """A union bound: valid for one item of many, and sharp where several are gone."""
+    assert ours.absent_p_value([], 50, 0.5) == 1.0
+    assert ours.absent_p_value([3], 50, 0.5) == 1.0
+    assert ours.absent_p_value([20], 50, 0.5) == pytest.approx(50 * 2.0**-20)
+    assert ours.absent_p_value([12, 12, 12], 50, 0.5) < ours.absent_p_value([12], 50, 0.5)
+    random = np.random.default_rng(3)
+    false = 0
+    for _ in range(400):  # fifty items, 8 sightings each, on both sides alike
+        counts = random.binomial(8, 0.5, 50)
+        false += ours.absent_p_value([8 for n in counts if n == 8], 50, 0.5) < 0.01
+    assert false <= 4

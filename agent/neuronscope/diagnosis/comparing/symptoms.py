@@ -12,7 +12,7 @@ from neuronscope.diagnosis.comparing.case import Case, groups, ratio
 from neuronscope.diagnosis.comparing.columns import Columns, Mask, finite
 from neuronscope.diagnosis.comparing.detectors.calling import WRITERS, at_route, numbers, written
 from neuronscope.diagnosis.comparing.detectors.searching import OVERLAP_FLOOR, paired
-from neuronscope.diagnosis.comparing.detectors.times import common_slowdown
+from neuronscope.diagnosis.comparing.machine import pace_of
 from neuronscope.diagnosis.comparing.result import Effect, Evidence, Symptom, Untold
 from neuronscope.diagnosis.kinds import Kind
 
@@ -123,7 +123,7 @@ def _slower(case: Case, test: Evidence) -> bool:
     before, after = float(test.before or 0), float(test.after or 0)
     if test.effect < 0.35 or min(before, after) <= 0 or abs(after - before) < 0.02:
         return False
-    return ratio(before, after) >= SLOWER and ratio(after / before, common_slowdown(case)) >= SLOWER
+    return min(ratio(before, after), pace_of(case).beyond(before, after)) >= SLOWER
 
 
 def _failed(side: Columns, mask: Mask) -> Mask:

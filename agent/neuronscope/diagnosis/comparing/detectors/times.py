@@ -1,12 +1,11 @@
 """Detectors of time and failure: providers, queues in the process, consumers of streams.
 
-A busier machine makes everything slower.  So what is slower in common, work in the process above all, is
-taken out first: a provider is slower only by what it lost beyond that.
+A busier machine makes everything slower.  So what the process itself got slower is taken out first
+(`machine`): a provider is slower only by what it lost beyond that.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ import numpy as np
 from neuronscope.diagnosis.comparing.case import TESTED, Case, cause, groups, one_minus, ratio
 from neuronscope.diagnosis.comparing.columns import Columns, Floats, Mask, finite
 from neuronscope.diagnosis.comparing.detectors.calling import WRITERS, Masks, at_route, calls, traces
+from neuronscope.diagnosis.comparing.machine import Pace, pace_of
 from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
 
@@ -28,7 +28,7 @@ _LIMITED: Final = ("ratelimit", "rate_limit", "toomanyrequests", "throttl", "res
 
 def provider_slower(case: Case) -> Iterator[Cause]:
     """Time to the first chunk, time a token, or the whole call, of what is not in the process."""
-    common = common_slowdown(case)
+    pace = pace_of(case)
     for (operation, provider, in_process, route), before, after in groups(
         case, calls, ("operation", "provider", "in_process", "route"), 10
     ):
@@ -36,24 +36,21 @@ def provider_slower(case: Case) -> Iterator[Cause]:
             continue
         pair = (before, after)
         for what, values in _paces(case, pair, operation):
-            test = _slower(case, what, values, common)
+            test = _slower(case, what, values, pace)
             if test is None:
                 continue
-            word = "slower" if float(test.after or 0) > float(test.before or 0) else "faster"
+            before_s, after_s = float(test.before or 0), float(test.after or 0)
+            word = "slower" if after_s > before_s else "faster"
+            process = f"while the process got {pace.towards(before_s, after_s):.2g} times as slow"
             yield cause(
                 Kind.PROVIDER_SLOWER,
                 provider,
                 f"{provider or 'The provider'} is {word}{at_route(route)}: {what} {_time(test.after)}; "
-                f"it was {_time(test.before)}"
-                + (
-                    f", while everything together got {common:.2g} times as slow."
-                    if ratio(common, 1) > 1.2
-                    else "."
-                ),
+                f"it was {_time(test.before)}{f', {process}' if pace.told else ''}.",
                 [test],
                 TESTED,
                 traces(case, (before, after)),
-                effect=one_minus(ratio(float(test.before or 0), float(test.after or 0))),
+                effect=one_minus(ratio(before_s, after_s)),
             )
             break
 
@@ -79,7 +76,7 @@ def _paces(case: Case, masks: Masks, operation: str) -> Iterator[tuple[str, tupl
         yield "a call takes", (columns[0][2], columns[1][2])
 
 
-def _slower(case: Case, what: str, values: tuple[Floats, Floats], common: float) -> Evidence | None:
+def _slower(case: Case, what: str, values: tuple[Floats, Floats], pace: Pace) -> Evidence | None:
     test = case.shift(what, values[0], values[1], "s")
     if test is None or test.effect < DISTANCE:
         return None
@@ -88,8 +85,7 @@ def _slower(case: Case, what: str, values: tuple[Floats, Floats], common: float)
         return None
     if not _apart(*values):
         return None
-    beyond = (after / before) / common
-    return test if ratio(beyond, 1.0) >= SLOWER and ratio(before, after) >= SLOWER else None
+    return test if min(pace.beyond(before, after), ratio(before, after)) >= SLOWER else None
 
 
 def _apart(before: Floats, after: Floats) -> bool:
@@ -103,29 +99,6 @@ def _apart(before: Floats, after: Floats) -> bool:
         for side in (before, after)
     ]
     return parts[1][1] > parts[0][-2] or parts[1][-2] < parts[0][1]
-
-
-def common_slowdown(case: Case) -> float:
-    """How many times as slow everything got that is not one provider's: the machine.  1: nothing known."""
-    ratios: list[float] = []
-    for (_, _, in_process, route), before, after in groups(
-        case, calls, ("operation", "model", "in_process", "route"), 10
-    ):
-        if in_process:
-            ratios.append(
-                _median_ratio(
-                    case.before.calls.number("duration")[before], case.after.calls.number("duration")[after]
-                )
-            )
-        del route
-    for (_, _), before, after in groups(case, lambda side: side.searches, ("store", "collection"), 10):
-        ratios.append(
-            _median_ratio(
-                case.before.searches.number("duration")[before], case.after.searches.number("duration")[after]
-            )
-        )
-    known = sorted(value for value in ratios if math.isfinite(value) and value > 0)
-    return known[len(known) // 2] if known else 1.0
 
 
 def provider_limited(case: Case) -> Iterator[Cause]:
@@ -187,10 +160,10 @@ def provider_failing(case: Case) -> Iterator[Cause]:
 
 def queueing(case: Case) -> Iterator[Cause]:
     """Requests wait in the process: before their first call, or before a model runs them."""
-    common = common_slowdown(case)
+    pace = pace_of(case)
     for (route,), before, after in groups(case, lambda side: side.requests, ("route",), 10):
         waits = case.before.requests.number("wait")[before], case.after.requests.number("wait")[after]
-        test = _waits(case, "a request waits before its first call", waits, common)
+        test = _waits(case, "a request waits before its first call", waits, pace)
         if test is not None:
             yield cause(
                 Kind.QUEUEING,
@@ -205,7 +178,7 @@ def queueing(case: Case) -> Iterator[Cause]:
             return
     for (model,), before, after in groups(case, calls, ("model",), 10):
         queues = case.before.calls.number("queue")[before], case.after.calls.number("queue")[after]
-        test = _waits(case, "a call waits for the model", queues, common)
+        test = _waits(case, "a call waits for the model", queues, pace)
         if test is not None:
             yield cause(
                 Kind.QUEUEING,
@@ -220,7 +193,7 @@ def queueing(case: Case) -> Iterator[Cause]:
             return
 
 
-def _waits(case: Case, what: str, values: tuple[Floats, Floats], common: float) -> Evidence | None:
+def _waits(case: Case, what: str, values: tuple[Floats, Floats], pace: Pace) -> Evidence | None:
     """A wait counts if its mean or its median grew: a queue holds up some requests, or all."""
     test = case.shift(what, values[0], values[1], "s")
     if test is None or test.effect < 0.25:
@@ -228,7 +201,7 @@ def _waits(case: Case, what: str, values: tuple[Floats, Floats], common: float) 
     middle = float(test.before or 0), float(test.after or 0)
     highs = [float(np.quantile(finite(each), 0.75)) for each in values]
     longer = max(abs(middle[1] - middle[0]), abs(highs[1] - highs[0]))
-    if longer < 2 * LEAST_S or ratio(*highs) < 2 or ratio(highs[1] / max(highs[0], 1e-6), common) < 2:
+    if longer < 2 * LEAST_S or ratio(*highs) < 2 or pace.beyond(max(highs[0], 1e-6), highs[1]) < 2:
         return None
     return test if middle[1] > 0 else None
 
@@ -304,14 +277,6 @@ def _limited(side: Columns, mask: Mask) -> Mask:
 def _some(side: Columns, mask: Mask, flags: Any) -> list[str]:
     names = side.calls.rows(mask, "trace")
     return [names[row] for row in np.flatnonzero(flags)[:20]] or names[:5]
-
-
-def _median_ratio(before: Floats, after: Floats) -> float:
-    left, right = finite(before), finite(after)
-    if min(left.size, right.size) < 10:
-        return math.nan
-    low = float(np.median(left))
-    return float(np.median(right)) / low if low > 0 else math.nan
 
 
 def _time(value: str | float | None) -> str:
