@@ -193,7 +193,7 @@ def test_a_stall_counts_by_its_part_of_the_call() -> None:
 def test_documents_that_many_queries_found_are_missed_without_pairs() -> None:
     """No question twice: what tells is that so many different ones found them, and none does."""
     kept = frozenset(range(DOCUMENTS)) - frozenset(range(0, DOCUMENTS, 10))
-    before = replace(BEFORE, n=300, questions=tuple(range(0, 300)))
+    before = replace(BEFORE, n=300, questions=tuple(range(300)))
     after = replace(AFTER, n=300, questions=tuple(range(300, 600)), documents=kept)
     whole = compared(before, replace(after, documents=frozenset(range(DOCUMENTS))))
     assert Kind.INDEX_LOST not in whole.kinds
