@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextvars import copy_context
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 import neuronscope as ns
-from client_cases import CANARY, Mode, agent, facts_like
+from client_cases import CANARY, Mode, agent, facts_like, until_asked
 from collectors import until
 from neuronscope import platform
 from neuronscope.engine.guard import GUARD
@@ -122,6 +123,10 @@ def text_of(answer: Any) -> Any:
     return type(answer).__qualname__, said.content, choice.finish_reason, answer.model
 
 
+async def drain(stream: Any) -> list[Any]:
+    return [chunk async for chunk in stream]
+
+
 def every_way(asked: dict[str, Any]) -> Any:
     """Sync and async, plain and streamed."""
 
@@ -174,6 +179,67 @@ def test_a_call_that_litellm_makes_itself_is_litellms(anthropic_server: FakeAnth
         assert asked["parts"] == [{"type": "text", "content": CANARY}]
         (said,) = json.loads(str(span.attributes[names.OUTPUT_MESSAGES]))
         assert said["parts"] == [{"type": "text", "content": "Hello from the fake provider."}]
+
+
+def test_limits_and_tools_are_told_of_whole_answers_and_streams(anthropic_server: FakeAnthropic) -> None:
+    """LiteLLM keeps the headers beside the answer, under names of its own."""
+    headers = {
+        "anthropic-ratelimit-requests-limit": "9",
+        "anthropic-ratelimit-requests-remaining": "7",
+        "request-id": "req-1",
+    }
+    blocks: list[Any] = [
+        {"type": "tool_use", "id": f"t{index}", "name": name, "input": {"a": 1}}
+        for index, name in enumerate(("look_up", "add"))
+    ]
+    pieces = [{"type": "input_json_delta", "partial_json": piece} for piece in ("", '{"a": 1}')]
+    events = [
+        event
+        for index, block in enumerate(blocks)
+        for event in fake_anthropic.block_events(index, {**block, "input": {}}, pieces)
+    ]
+    whole = replace(fake_anthropic.message(content=blocks, stop_reason="tool_use"), headers=headers)
+    streamed = fake_anthropic.stream_of(events, stop_reason="tool_use", headers=headers)
+    tools = [
+        {"type": "function", "function": {"name": name, "description": "x", "parameters": {"type": "object"}}}
+        for name in ("look_up", "add")
+    ]
+    anthropic_server.clear()
+    anthropic_server.reply(streamed, whole, whole, streamed)
+    with agent("on", *ALL) as exporter:
+        every_way({**claude(anthropic_server), "tools": tools})
+    assert len(exporter.spans) == 4
+    for span in exporter.spans:
+        assert span.attributes[names.TOOLS_OFFERED] == ["look_up", "add"]
+        assert span.attributes[names.TOOLS_CALLED] == ["look_up", "add"]
+        assert span.attributes[names.RATE_LIMIT_REQUESTS] == 9
+        assert span.attributes[names.RATE_LIMIT_REQUESTS_LEFT] == 7
+        assert span.attributes[names.REQUEST_ID] == "req-1"
+
+
+def test_a_cancelled_call_is_cancelled_and_told(anthropic_server: FakeAnthropic) -> None:
+    """Before its answer, and in the middle of its stream."""
+
+    async def run() -> None:
+        anthropic_server.clear()
+        anthropic_server.reply(fake_anthropic.message_stream("one two three four", delay_s=0.2))
+        stream: Any = await litellm.acompletion(**claude(anthropic_server), stream=True)
+        await anext(stream)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(drain(stream), 0.05)
+        anthropic_server.clear()
+        anthropic_server.reply(replace(fake_anthropic.message(), delay_s=2))
+        task = asyncio.ensure_future(litellm.acompletion(**claude(anthropic_server)))
+        await until_asked(anthropic_server)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with agent("on", *ALL) as exporter:
+        RUNNER.run(run())
+    stream, call = exporter.spans
+    assert stream.attributes[names.STREAM_END] == "cancelled"
+    assert call.attributes[names.ERROR_TYPE] == "asyncio.exceptions.CancelledError"
 
 
 def test_without_the_clients_adapter_litellms_span_stands(openai_server: FakeOpenAI) -> None:

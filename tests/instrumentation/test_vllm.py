@@ -215,7 +215,7 @@ def test_generate_and_chat_are_one_span_each() -> None:
 
 def test_tools_a_schema_and_the_requests_id_are_told() -> None:
     """What a conversation offers, that its answer is to be JSON, and vLLM's own id of it."""
-    tools = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
+    tools: Any = [{"type": "function", "function": {"name": "look_up", "parameters": {}}}]
     asked = dataclasses.replace(ASKED, structured_outputs=SimpleNamespace(json={"type": "object"}))
     with agent("on", "vllm") as exporter:
         LLM().chat([{"role": "user", "content": CANARY}], asked, tools=tools)

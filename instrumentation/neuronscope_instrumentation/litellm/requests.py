@@ -16,7 +16,7 @@ from neuronscope_instrumentation.cohere.requests import read_rerank_request
 from neuronscope_instrumentation.cohere.responses import read_rerank
 from neuronscope_instrumentation.common.fields import field, items, mapping, text
 from neuronscope_instrumentation.common.peers import peer_at
-from neuronscope_instrumentation.litellm.streams import fold_chat, tokens
+from neuronscope_instrumentation.litellm.streams import fold_chat, headers_of, read_headers, tokens
 from neuronscope_instrumentation.openai.answers import read_chat
 from neuronscope_instrumentation.openai.chat import CHAT as OPENAI_CHAT
 from neuronscope_instrumentation.openai.chat import keep_chat
@@ -140,11 +140,10 @@ def _read_rerank(result: Any, content: bool) -> Response:
 
 
 def with_provider(response: Response, result: Any) -> Response:
-    """The response with the provider that LiteLLM has found, which the model's name may not have told."""
+    """The response with what LiteLLM keeps beside it: the provider, which no name may tell; its limits."""
     told = text(field(getattr(result, "_hidden_params", None), "custom_llm_provider"))
-    if told is None:
-        return response
-    return replace(response, extra={**response.extra, names.PROVIDER_NAME: PROVIDERS.get(told, told)})
+    provider = {} if told is None else {names.PROVIDER_NAME: PROVIDERS.get(told, told)}
+    return replace(response, extra={**response.extra, **read_headers(headers_of(result)), **provider})
 
 
 def _not_openais(read: ReadRequest) -> ReadRequest:

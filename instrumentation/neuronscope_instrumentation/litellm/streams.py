@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import Response, Stream
-from neuronscope_instrumentation.common.fields import field, items
+from neuronscope_instrumentation.common.fields import field, items, mapping
+from neuronscope_instrumentation.common.headers import header_reader
 from neuronscope_instrumentation.openai.answers import usage
 from neuronscope_instrumentation.openai.chunks import fold_chat_chunk
 
@@ -39,19 +40,33 @@ _STATE: Final = "_neuronscope_state"  # on a stream: who watches it
 _STEPS: Final = "__next__", "__anext__", "aclose"
 
 
+# LiteLLM gives the limits of all providers OpenAI's names; the others it hands on under its own.
+read_headers: Final = header_reader(
+    "x-ratelimit-{bound}-{unit}", ("request-id", "llm_provider-request-id", "llm_provider-x-request-id")
+)
+
+
 class Reported(NamedTuple):
-    """What providers have reported during a stream."""
+    """What providers have reported during a stream, and with its head."""
 
     usages: list[Any]
+    headers: Mapping[str, str]
 
 
 def fold_chat(so_far: Response, chunk: Any, content: bool) -> Response:
     """The response after one more chunk; counts that LiteLLM may have estimated are left out."""
     if isinstance(chunk, Reported):
-        return replace(so_far, **tokens(chunk.usages))
+        extra = {**so_far.extra, **read_headers(chunk.headers)}
+        return replace(so_far, extra=extra, **tokens(chunk.usages))
     response = fold_chat_chunk(so_far, chunk, content)
     counted = response.input_tokens is not None or response.output_tokens is not None
     return replace(response, input_tokens=None, output_tokens=None) if counted else response
+
+
+def headers_of(result: Any) -> Mapping[str, str]:
+    """Headers of the provider's response, as LiteLLM keeps them beside a result."""
+    told = mapping(field(getattr(result, "_hidden_params", None), "additional_headers")) or {}
+    return {name: str(value) for name, value in told.items() if value is not None}
 
 
 def tokens(usages: Iterable[Any]) -> dict[str, int]:
@@ -106,8 +121,9 @@ def _wrap_class(kind: Any) -> Callable[[], None]:
 
 def _end(stream: Any, state: StreamState, end: StreamEnd) -> None:
     usages = [told for chunk in items(getattr(stream, "chunks", None)) if (told := field(chunk, "usage"))]
-    if usages:
-        state.chunks.append(Reported(usages))
+    headers = headers_of(stream)
+    if usages or headers:
+        state.chunks.append(Reported(usages, headers))
     state.close(end)
 
 
