@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from neuronscope.governor import AGENT_FORGETS_S, Budget, Ledger
-from neuronscope.governor.hidden import ALONE, LEAST, MOST, SEVERAL, Belief, Hidden
+from neuronscope.governor.hidden import ALONE, EAGER, LEAST, MOST, SEVERAL, Belief, Hidden
 from neuronscope.governor.measured import Experiment, Measured
 from neuronscope.signals.records import Fidelity
 
@@ -31,6 +31,8 @@ class Machine:
     truth: dict[bool, float]
     seed: int = 0
     noise: float = 0.05
+    rest_s: float = 120
+    looks: float = 0.0  # of work, while captures are off, too
     threads: int = 1
     now: int = 1
     cpu: int = 0
@@ -61,10 +63,11 @@ class Machine:
             self.report,
             block_s=2.0,
             first_s=60,
-            rest_s=120,
+            rest_s=self.rest_s,
             clock=lambda: self.now,
             cpu=lambda: self.cpu,
             rng=random.Random(self.seed),
+            wanted=self.hidden.wants_more,
         )
         self.budget.enter()
 
@@ -84,6 +87,9 @@ class Machine:
     def forward(self) -> None:
         work = FORWARD_NS * self.rng.uniform(1 - self.noise, 1 + self.noise)
         self.work += work
+        if self.looks:
+            self.take(self.looks * work)
+            self.clocked += self.looks * work
         for site in self.sites:
             self.take(work / LAYERS)
             if self.off:
@@ -141,6 +147,25 @@ def test_a_belief_that_was_wrong_is_corrected_without_swinging(truth: float) -> 
     assert sum(a * b < 0 for a, b in pairwise(turns)) <= len(machine.factors) // 2
     captured = [layer.captured for layer in machine.budget.coverage]
     assert min(captured) >= 0.9 * sum(captured) / len(captured)
+
+
+@pytest.mark.parametrize("truth", [1.0, 2.6])
+def test_a_factor_is_found_within_minutes(truth: float) -> None:
+    """While little is known experiments follow one another, then they are rare."""
+    machine = Machine(15, {False: truth, True: truth}, rest_s=3_600)
+    machine.serve(480, threads=4)
+    found = len(machine.results)
+    assert 2 <= found <= EAGER
+    assert abs(machine.hidden.factor - truth) <= 0.2 * truth
+    machine.serve(480, threads=4)
+    assert len(machine.results) == found
+
+
+def test_what_is_watched_without_captures_is_in_no_factor() -> None:
+    """Looks into calls go on while captures are off, and are billed: they hide nothing of captures' cost."""
+    machine = Machine(15, {False: 2.0, True: 2.0}, looks=0.05)
+    machine.serve(900, threads=4)
+    assert machine.hidden.factor == pytest.approx(2.0, abs=0.35)
 
 
 def test_a_load_that_changes_finds_its_own_factor() -> None:

@@ -20,7 +20,6 @@ LAYERS: Final = 12
 THREADS: Final = 4
 BLOCK_S: Final = 0.5  # of one arm; shorter ones would be charged for more flushes than a service makes
 EXPERIMENT_S: Final = 45.0
-NEVER: Final = 1 << 62
 PATTERNS: Final = ("steady", "bursts", "long", "threads")
 # Everything, in full: far more than any of the budgets pays for.
 PROBES: Final = ("**:full",)
@@ -147,6 +146,7 @@ class Service:
 
     def __init__(self, mode: str) -> None:
         self._engine: Any = None
+        self._experiment: Any = None
         self._arm = "on"
         if mode != "off":
             import neuronscope as ns
@@ -160,7 +160,7 @@ class Service:
             )
             ns.instrument("transformers")
             self._engine = ENGINE
-            self._steward.experiment.due = NEVER
+            self._experiment, self._steward.experiment = self._steward.experiment, None
         self._patterns = loads()
         self._calls: dict[str, int] = {}
 
@@ -220,12 +220,13 @@ class Service:
     def measure(self, pattern: str) -> list[float] | None:
         """The agent's own experiment under this load: estimate, interval, accounted figure, in per cent."""
         steward, run = self._steward, self._patterns[pattern]
-        steward.measured, steward.experiment.due = None, 0
+        experiment = steward.experiment = self._experiment
+        steward.measured, experiment.due = None, 0
         end = time.monotonic() + EXPERIMENT_S
         while steward.measured is None and time.monotonic() < end:
             run()
-        steward.experiment.stop()
-        steward.experiment.due = NEVER
+        experiment.stop()
+        steward.experiment = None
         found = steward.measured
         if found is None or found.estimate is None:
             return None

@@ -27,6 +27,8 @@ AROUND: Final = 2.0
 DRIFT: Final = 0.1  # how far the truth may move between two experiments
 MOST_STEP: Final = 0.5  # how far one experiment may move the belief
 DEAD_BAND: Final = 0.04  # a smaller change, relatively, is none
+KNOWN: Final = 0.15  # a standard deviation at which more experiments can wait; else some follow soon
+EAGER: Final = 4
 SURPRISE: Final = 3.0  # so many standard deviations off, the load is another one
 
 LOOK_NS: Final = 1_000_000
@@ -42,6 +44,7 @@ class Belief:
     Attributes:
         mean: the best guess.
         sd: its standard deviation.
+        tries: experiments so far, also those that had too little to go by.
         charged: what captures are charged: the mean and one standard deviation, so that the ceiling holds
             while little is known; it follows only changes worth the name.
     """
@@ -49,6 +52,7 @@ class Belief:
     mean: float
     sd: float
     charged: float = 0.0
+    tries: int = 0
 
     def __post_init__(self) -> None:
         self._settle()
@@ -62,7 +66,7 @@ class Belief:
         gain = known / (known + sd**2)
         step = max(-MOST_STEP, min(MOST_STEP, gain * away))
         self.mean = max(LEAST, min(MOST, self.mean + step))
-        self.sd = sqrt((1 - gain) * known)
+        self.sd = sqrt((1 - gain) * known + (gain * away - step) ** 2)  # how far it still is from there
         self._settle()
 
     def _settle(self) -> None:
@@ -130,13 +134,19 @@ class Hidden:
 
     def learn(self, measured: Measured) -> None:
         """Let an experiment correct the factor that was in force in it."""
+        belief = self._beliefs[self.several]
+        belief.tries += 1
         if measured.estimate is None or measured.accounted <= 0:
             return
-        belief = self._beliefs[self.several]
         scale = self.factor / measured.accounted
         # Half an interval of 95 % is two standard deviations, a little more where there were few pairs.
         belief.learn(measured.estimate * scale, (measured.high - measured.low) / 4 * scale)
         self.factor = belief.charged
+
+    def wants_more(self) -> bool:
+        """Is little known of the load as it is, and are experiments still few?"""
+        belief = self._beliefs[self.several]
+        return belief.sd > KNOWN and belief.tries < EAGER
 
     def __str__(self) -> str:
         alone, several = self._beliefs[False], self._beliefs[True]

@@ -61,9 +61,8 @@ class Measured:
 class _Block:
     """What one block showed."""
 
-    cpu_per_request: float
-    cpu_ns: int
-    captures_ns: float
+    cpu_ns: float  # for a request
+    captures_ns: float  # of these, by the accounts
 
 
 class Experiment:
@@ -78,6 +77,7 @@ class Experiment:
         pairs: pairs of blocks of one experiment.
         first_s: seconds before the first experiment.
         rest_s: seconds between two.
+        wanted: is another one wanted as soon as the first was?
         clock: monotonic nanoseconds.
         cpu: CPU time of the process in nanoseconds.
 
@@ -99,6 +99,7 @@ class Experiment:
         clock: Callable[[], int] = time.perf_counter_ns,
         cpu: Callable[[], int] = time.process_time_ns,
         rng: random.Random | None = None,
+        wanted: Callable[[], bool] = bool,
     ) -> None:
         self._switch = switch
         self._drain = drain
@@ -110,7 +111,9 @@ class Experiment:
         self._clock = clock
         self._cpu = cpu
         self._rng = rng or random.Random()
-        self.due = clock() + int(first_s * 1e9)
+        self._wanted = wanted
+        self._soon_ns = int(first_s * 1e9)
+        self.due = self._soon = clock() + self._soon_ns
         self._at_rest_captures = 0.0
         self._order: list[bool] = []  # of the blocks to come: off?
         self._off = False
@@ -132,7 +135,7 @@ class Experiment:
         """
         now = self._clock()
         if not self._begun:
-            if now >= self.due:
+            if now >= self.due or (now >= self._soon and self._wanted()):
                 self._begin(now)
             return
         if not self._settled:
@@ -157,7 +160,7 @@ class Experiment:
     def _begin(self, now: int) -> None:
         captures = self._captures_ns()
         if captures <= self._at_rest_captures:
-            self.due = now + self._rest_ns  # nothing is captured: there is nothing to measure
+            self._rest(now)  # nothing is captured: there is nothing to measure
             return
         self._done = []
         self._order = []
@@ -165,6 +168,9 @@ class Experiment:
             first = self._rng.random() < 0.5
             self._order += [first, not first]
         self._next_block()
+
+    def _rest(self, now: int) -> None:
+        self.due, self._soon = now + self._rest_ns, now + self._soon_ns
 
     def _next_block(self) -> None:
         off = self._order.pop(0)
@@ -179,7 +185,7 @@ class Experiment:
         self._drain()
         cpu = self._cpu() - self._start[0]
         captures = self._captures_ns() - self._start[1]
-        self._done.append((self._off, _Block(cpu / served, cpu, captures)))
+        self._done.append((self._off, _Block(cpu / served, captures / served)))
         if self._order:
             self._next_block()
         else:
@@ -190,7 +196,7 @@ class Experiment:
         if self._off:
             self._off = False
             self._switch(False)
-        self.due = self._clock() + self._rest_ns
+        self._rest(self._clock())
         self._at_rest_captures = self._captures_ns()
         self._report(self._result(reason))
 
@@ -198,11 +204,12 @@ class Experiment:
         ratios, cpu, captures = Mean(), 0.0, 0.0
         for (one_off, one), (_, other) in zip(self._done[::2], self._done[1::2], strict=False):
             on, off = (other, one) if one_off else (one, other)
-            if off.cpu_per_request > 0:
-                ratios.add(on.cpu_per_request / off.cpu_per_request - 1.0)
-                cpu += on.cpu_ns - on.captures_ns
-                captures += on.captures_ns
-        accounted = captures / cpu if cpu > 0 else 0.0
+            if off.cpu_ns > 0:
+                ratios.add(on.cpu_ns / off.cpu_ns - 1.0)
+                cpu += off.cpu_ns
+                # What is watched without any capture goes on in both, and is in neither difference.
+                captures += on.captures_ns - off.captures_ns
+        accounted = max(0.0, captures / cpu) if cpu > 0 else 0.0
         if ratios.n < MIN_PAIRS:
             return Measured(None, 0.0, 0.0, accounted, ratios.n, reason or "too few pairs of blocks")
         margin = ratios.margin()

@@ -79,6 +79,7 @@ class Steward:
                 block_s=settings.overhead_block_s,
                 first_s=min(60.0, settings.overhead_rest_s),
                 rest_s=settings.overhead_rest_s,
+                wanted=self.hidden.wants_more,
             )
 
     def span_done(self, record: SpanRecord, recording: Recording | None, hot_ns: int) -> None:
