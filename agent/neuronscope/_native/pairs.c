@@ -57,31 +57,34 @@ look(PyObject *value, PyObject *twins, Plain *plain)
     return 0;
 }
 
-/* Write an `AnyValue` that was looked at; the room is there. */
-static void
-put(Buffer *out, const Plain *plain)
+/* Write an `AnyValue` that was looked at; the room is there.  Returns the place behind it. */
+static char *
+put(char *at, const Plain *plain)
 {
+    uint64_t bits;
     switch (plain->kind) {
     case IS_TEXT:
-        ns_byte(out, TEXT);
-        ns_varint(out, plain->number);
-        ns_bytes(out, plain->text, (size_t)plain->number);
-        break;
+        *at++ = TEXT;
+        at = ns_varint_at(at, plain->number);
+        memcpy(at, plain->text, (size_t)plain->number);
+        return at + plain->number;
     case IS_INTEGER:
-        ns_byte(out, INTEGER);
-        ns_varint(out, plain->number);
-        break;
+        *at++ = INTEGER;
+        return ns_varint_at(at, plain->number);
     case IS_BOOL:
-        ns_byte(out, BOOL);
-        ns_byte(out, (unsigned char)plain->number);
-        break;
+        *at++ = BOOL;
+        *at++ = (char)plain->number;
+        return at;
     case IS_DOUBLE:
-        ns_byte(out, DOUBLE);
-        ns_double(out, plain->real);
-        break;
+        *at++ = DOUBLE;
+        memcpy(&bits, &plain->real, 8);
+        for (int i = 0; i < 8; i++)
+            at[i] = (char)(unsigned char)(bits >> (8 * i));
+        return at + 8;
     case NOT_PLAIN:
         break;
     }
+    return at;
 }
 
 /* The items of a list or tuple of plain values, each an `ArrayValue.values`; 1 if some item is not plain. */
@@ -103,7 +106,7 @@ items(Buffer *out, PyObject *value, PyObject *twins)
             if (found == 0) {
                 ns_byte(out, 0x0a); /* values = 1 */
                 ns_varint(out, plain.size);
-                put(out, &plain);
+                out->size = (size_t)(put(out->data + out->size, &plain) - out->data);
             }
         }
         Py_XDECREF(plain.held);
@@ -136,17 +139,22 @@ pair(Buffer *out, unsigned char tag, const char *key, size_t key_size, const Pla
 {
     if (ns_reserve(out, 4 + 4 * NS_LONGEST_VARINT + key_size + size) < 0)
         return -1;
-    ns_byte(out, tag);
-    ns_varint(out, 2 + ns_varint_size(key_size) + key_size + ns_varint_size(size) + size);
-    ns_byte(out, KEY);
-    ns_varint(out, key_size);
-    ns_bytes(out, key, key_size);
-    ns_byte(out, VALUE);
-    ns_varint(out, size);
-    if (plain != NULL)
-        put(out, plain);
-    else
-        ns_bytes(out, body, size);
+    char *at = out->data + out->size;
+    *at++ = (char)tag;
+    at = ns_varint_at(at, 2 + ns_varint_size(key_size) + key_size + ns_varint_size(size) + size);
+    *at++ = KEY;
+    at = ns_varint_at(at, key_size);
+    memcpy(at, key, key_size);
+    at += key_size;
+    *at++ = VALUE;
+    at = ns_varint_at(at, size);
+    if (plain != NULL) {
+        at = put(at, plain);
+    } else {
+        memcpy(at, body, size);
+        at += size;
+    }
+    out->size = (size_t)(at - out->data);
     return 0;
 }
 

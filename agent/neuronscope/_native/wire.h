@@ -53,14 +53,22 @@ ns_bytes(Buffer *out, const void *bytes, size_t size)
 
 #define NS_LONGEST_VARINT 10
 
+/* Writes at a place, and returns the one behind: a compiler has to read `out->size` again after each byte. */
+static inline char *
+ns_varint_at(char *at, uint64_t number)
+{
+    while (number > 127) {
+        *at++ = (char)((unsigned char)(number & 127) | 128);
+        number >>= 7;
+    }
+    *at++ = (char)number;
+    return at;
+}
+
 static inline void
 ns_varint(Buffer *out, uint64_t number)
 {
-    while (number > 127) {
-        ns_byte(out, (unsigned char)(number & 127) | 128);
-        number >>= 7;
-    }
-    ns_byte(out, (unsigned char)number);
+    out->size = (size_t)(ns_varint_at(out->data + out->size, number) - out->data);
 }
 
 static inline size_t
@@ -77,23 +85,19 @@ ns_varint_size(uint64_t number)
 static inline void
 ns_little64(Buffer *out, uint64_t number)
 {
+    unsigned char bytes[8];
     for (int i = 0; i < 8; i++)
-        ns_byte(out, (unsigned char)(number >> (8 * i)));
+        bytes[i] = (unsigned char)(number >> (8 * i));
+    ns_bytes(out, bytes, 8);
 }
 
 static inline void
 ns_big64(Buffer *out, uint64_t number)
 {
-    for (int i = 56; i >= 0; i -= 8)
-        ns_byte(out, (unsigned char)(number >> i));
-}
-
-static inline void
-ns_double(Buffer *out, double number)
-{
-    uint64_t bits;
-    memcpy(&bits, &number, 8);
-    ns_little64(out, bits);
+    unsigned char bytes[8];
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (unsigned char)(number >> (56 - 8 * i));
+    ns_bytes(out, bytes, 8);
 }
 
 /* A length-delimited field; makes its own room. */
