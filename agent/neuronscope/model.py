@@ -21,6 +21,7 @@ from neuronscope.instrumentation import (
 )
 from neuronscope.instrumentation.registry import backend_for
 from neuronscope.interventions.handle import Intervening
+from neuronscope.interventions.pipelines import is_pipeline, reader_of
 from neuronscope.layers import LayerObserver, model_name
 from neuronscope.modelcall import ModelCall
 from neuronscope.probes import GRADIENT, OUTPUT, AttentionMaps, LayerActivations, Probe
@@ -47,9 +48,16 @@ class Model(Intervening):
     def wrap(cls, model: Any, *, adapter: str | None = None, name: str | None = None) -> Model:
         """Wrap a model; the adapter is chosen by its type, or by name.
 
+        Of a pipeline of transformers the model is wrapped, and `trace` calls the pipeline: text in, answer
+        out.
+
         Raises:
             AdapterNotFoundError: no adapter handles the object, or none has that name.
         """
+        if is_pipeline(model):
+            wrapped = cls.wrap(model.model, adapter=adapter, name=name)
+            wrapped.call, wrapped.tokenizer = model, reader_of(model)
+            return wrapped
         backend = backend_for(model, adapter)
         if name is None:
             name = backend.name_model(model) if isinstance(backend, NamingBackend) else model_name(model)

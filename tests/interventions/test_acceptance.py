@@ -198,16 +198,31 @@ def test_reading_rows_copies_nothing() -> None:
 
 
 def test_a_cache_never_stops_the_model() -> None:
-    """No turn for a site that is only kept."""
-    with ns.Model.wrap(blocks()).trace(X) as t:
-        cache = t.cache("**")
-        assert not any(cache.values())
-        turns: list[int] = []
-        pause = t._run.pause
-        assert pause
-        _ = t.result
-    assert not turns
-    assert all(len(calls) == 1 for calls in cache.values())
+    """No turn for a site that is only kept; one for each that is read."""
+    model = ns.Model.wrap(blocks())
+
+    def turns(kept: bool) -> int:
+        taken: list[None] = []
+        with model.trace(X) as t:
+            to_body = t._run.to_body
+
+            def count() -> Any:
+                taken.append(None)
+                return to_body()
+
+            t._run.to_body = count
+            if kept:
+                cache = t.cache("**")
+                assert not any(cache.values())
+                _ = t.result
+                assert all(len(calls) == 1 for calls in cache.values())
+            else:
+                for site in (t.h[0], t.h[1], t.head):
+                    _ = site.output
+        return len(taken)
+
+    assert turns(kept=True) == 0
+    assert turns(kept=False) == 3
 
 
 def test_no_hook_is_ever_registered() -> None:

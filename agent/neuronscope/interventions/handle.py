@@ -23,10 +23,12 @@ class Intervening:
 
     Attributes:
         tokenizer: set it, and texts and chats can be given in the place of tokens.
+        call: what `trace` calls, if not the model itself: a pipeline, or anything else that runs the model.
     """
 
     model: Any
     tokenizer: Any = None
+    call: Callable[..., Any] | None = None
     _adapter: BackendAdapter
     _options: Options = Options()
 
@@ -81,6 +83,8 @@ class Intervening:
         kwargs: Mapping[str, Any],
         options: Options,
     ) -> Trace:
+        if method is None and not options.fake:
+            method = self.call
         made = self._interventions.encode(self.tokenizer, method, args)
         if made is not None:
             args, kwargs = (), {**made, **kwargs}
