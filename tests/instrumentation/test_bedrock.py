@@ -9,6 +9,7 @@ import gc
 import io
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import boto3
@@ -531,6 +532,28 @@ def test_retries_are_one_span_that_tells_them(server: FakeBedrock, monkeypatch: 
         assert len(server.requests) == 3
         assert span.attributes[names.HTTP_RESEND_COUNT] == 2
         assert facts_like(span.attributes, COMPLETE) == COMPLETE
+
+
+def test_an_answer_with_citations_is_text_and_a_broken_one_an_error() -> None:
+    """What the model has said is in pieces between its sources; a reason that no service asked for."""
+    cited = {"citationsContent": {"content": [{"text": "one "}, {"text": "two"}], "citations": []}}
+    message = {"role": "assistant", "content": [cited]}
+    answer = {"output": {"message": message}, "stopReason": "malformed_tool_use"}
+    (told,) = list(words.read_converse(answer, True).messages or [])
+    assert told.parts == [{"type": "text", "content": "one two"}]
+    assert told.finish_reason == "error"
+
+
+def test_the_tier_of_a_model_invoked_is_in_a_header(server: FakeBedrock) -> None:
+    """As its tokens are."""
+    reply = invoke({"generation": "x", "stop_reason": "stop"})
+    tiered = replace(reply, headers={**reply.headers, "x-amzn-bedrock-service-tier": "flex"})
+    with agent("on", "bedrock") as exporter, sync_client(server) as client:
+        server.reply(tiered)
+        client.invoke_model(modelId="meta.llama3-8b-instruct-v1:0", body='{"prompt": "x"}')["body"].read()
+    (span,) = exporter.spans
+    assert span.attributes[names.OPENAI_RESPONSE_SERVICE_TIER] == "flex"
+    assert span.attributes[names.INPUT_TOKENS] == 11
 
 
 @integration

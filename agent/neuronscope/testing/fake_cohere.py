@@ -13,9 +13,17 @@ are 11 tokens in and 5 out; `tokens` says more, as Cohere's own prompts add to t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from neuronscope.testing.fake_provider import NAMED_EVENTS, FakeProvider, Framing, Received, Reply
+from neuronscope.testing.fake_provider import (
+    NAMED_EVENTS,
+    SERVER_SENT_DONE,
+    FakeProvider,
+    Framing,
+    Received,
+    Reply,
+)
 
 __all__ = [
     "FakeCohere",
@@ -114,7 +122,7 @@ class FakeCohere(FakeProvider):
         base_url: what the client takes as ``base_url``.
     """
 
-    FRAMING: ClassVar[Framing] = NAMED_EVENTS
+    FRAMING: ClassVar[Framing] = replace(NAMED_EVENTS, end=SERVER_SENT_DONE.end)
 
     def unscripted(self, request: Received) -> Reply:
         """An answer of the right kind."""

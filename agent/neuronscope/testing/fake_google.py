@@ -13,6 +13,7 @@ work as well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from neuronscope.testing.fake_provider import MODEL, SERVER_SENT, FakeProvider, Framing, Received, Reply
@@ -69,7 +70,7 @@ class FakeGoogle(FakeProvider):
         base_url: what the client takes as ``base_url`` in its ``http_options``.
     """
 
-    FRAMING: ClassVar[Framing] = SERVER_SENT
+    FRAMING: ClassVar[Framing] = replace(SERVER_SENT, suffix="\r\n\r\n")
 
     def unscripted(self, request: Received) -> Reply:
         """An answer of the right kind."""

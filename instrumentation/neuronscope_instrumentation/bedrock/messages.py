@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from neuronscope.instrumentation import Message
 from neuronscope_instrumentation.common import parts as common
-from neuronscope_instrumentation.common.fields import field, mapping, text
+from neuronscope_instrumentation.common.fields import field, items, mapping, text
 from neuronscope_instrumentation.common.parts import Part, blob, tool_call, without_none
 
 _FINISH: Final = {
@@ -19,6 +19,8 @@ _FINISH: Final = {
     "tool_use": "tool_call",
     "guardrail_intervened": "content_filter",
     "content_filtered": "content_filter",
+    "malformed_model_output": "error",
+    "malformed_tool_use": "error",
     # of Titan, Llama, Cohere and Mistral models
     "FINISH": "stop",
     "COMPLETE": "stop",
@@ -56,6 +58,9 @@ def _part(block: Any) -> Part:
     kind, value = next(iter((mapping(block) or {"unknown": None}).items()))
     if kind == "text":
         return {"type": "text", "content": text(value) or ""}
+    if kind == "citationsContent":
+        said = (text(field(piece, "text")) or "" for piece in items(field(value, "content")))
+        return {"type": "text", "content": "".join(said)}
     if kind == "reasoningContent":
         return {"type": "reasoning", "content": text(field(field(value, "reasoningText"), "text")) or ""}
     if kind in _MODALITIES:
