@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -20,9 +22,11 @@ from neuronscope.engine import ENGINE
 from neuronscope.engine.span import LightSpan
 from neuronscope.governor.steward import AGENT_PROBE
 from neuronscope.layers import watch_call
+from neuronscope.modelcall import LayerAggregate
 from neuronscope.recording import CURRENT
 from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity, LayerRecord
+from neuronscope.signals.tensors import TensorSummary
 
 
 class Call:
@@ -155,6 +159,23 @@ def test_coverage_and_error_of_an_estimate_are_stated() -> None:
     assert attributes[names.LAYERS_COVERAGE][layer] == pytest.approx(0.5, abs=0.06)
     error = attributes[names.LAYERS_MEAN_ERROR][layer]
     assert abs(attributes[names.LAYERS_MEAN][layer] - sum(truth) / 20) <= error < 1
+
+
+def test_estimates_agree_with_full_capture_within_their_stated_error() -> None:
+    """In nineteen of twenty generations: a prefill unlike the steps, and any share of the steps captured."""
+    rng = random.Random(5)
+    hits = 0
+    for _ in range(400):
+        runs = rng.randint(8, 60)
+        means = [rng.gauss(4, 1), *(rng.gauss(1, 0.3) for _ in range(runs - 1))]
+        aggregate = LayerAggregate()
+        captured = {0, *rng.sample(range(1, runs), max(2, int(rng.uniform(0.1, 0.9) * (runs - 1))))}
+        for step in captured:
+            value = means[step]
+            aggregate.add(step, TensorSummary.of(np.full(4, value, np.float64)))
+        truth = sum(means) / runs
+        hits += abs(aggregate.mean(runs) - truth) <= aggregate.error(runs)
+    assert 0.92 <= hits / 400 < 0.99  # neither too narrow nor so wide that it says nothing
 
 
 def test_full_tensors_ask_for_room_before_they_are_copied() -> None:
