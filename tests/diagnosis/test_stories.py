@@ -9,10 +9,11 @@ from html.parser import HTMLParser
 import pytest
 
 import comparisons
-from neuronscope.diagnosis.comparing.result import Cause, Comparison, Verdict
+from neuronscope.diagnosis.comparing.result import Cause, Comparison, Evidence, Verdict
 from neuronscope.diagnosis.kinds import Kind, Stage
 from neuronscope.diagnosis.stories import html, markdown, words
 from neuronscope.diagnosis.stories.headlines import HEADLINES
+from neuronscope.diagnosis.stories.steps import STEPS, opening
 from strange import HOSTILE
 
 _STRUCTURE = (
@@ -100,6 +101,33 @@ def test_every_stage_has_words_and_a_place_on_the_path() -> None:
         assert f"in {words.PLACES[cause.stage]}" in page
     assert set(words.PLACES) == set(Stage)
     assert set(HEADLINES) == set(Kind)
+
+
+def test_every_kind_says_what_to_look_at_first() -> None:
+    """On the page before any evidence, and in the ticket."""
+    assert set(STEPS) == set(Kind)
+    found = comparisons.swapped()
+    step = STEPS[found.causes[0].kind]
+    assert 0 < seen(html(found)).index(step) < seen(html(found)).index("Evidence")
+    assert step.partition(";")[0] in markdown(found)
+
+
+def test_an_example_can_be_opened_where_it_is_in_a_file() -> None:
+    """The whole command, its path quoted; nothing for what is in memory."""
+    assert opening(["a b/"], ["ab12", "cd34"]) == "neuronscope view 'a b/' --trace ab12"
+    assert opening(["live recording"], ["ab12"]) == opening([], ["ab12"]) == opening(["a"], []) == ""
+
+
+def test_headlines_tell_the_direction() -> None:
+    """A provider that got faster is not told as a slow one."""
+    found = comparisons.swapped()
+    times = Evidence("the first chunk comes after", 0.4, 0.1, 0.9, "ks", "s", 100, 100, 1e-9)
+    cause = replace(found.causes[0], kind=Kind.PROVIDER_SLOWER, evidence=(times,))
+    assert words.headline(replace(found, causes=(cause,))) == "The provider got faster."
+    slower = replace(cause, evidence=(replace(times, before=0.1, after=0.4),))
+    assert words.headline(replace(found, causes=(slower,))) == "The provider got slower."
+    unknown = replace(cause, evidence=())
+    assert words.headline(replace(found, causes=(unknown,))) == "The provider answers at another speed."
 
 
 def test_nothing_of_a_recording_becomes_markup() -> None:

@@ -1,4 +1,4 @@
-"""Each kind of cause in one plain sentence: true of a change and of its mirror, the details come after it."""
+"""Each kind of cause in one plain sentence, for a change and for its mirror; the details come after it."""
 
 from __future__ import annotations
 
@@ -44,4 +44,24 @@ HEADLINES: Final[Mapping[Kind, str]] = {
     Kind.ENVIRONMENT_CHANGED: "The service runs on other software or hardware",
     Kind.FIDELITY_CHANGED: "The agent records more or less than it did",
     Kind.UNEXPLAINED: "Something changed that has no name here",
+}
+# Where the first evidence tells the direction: what it is called when that grew, and when it fell.
+DIRECTED: Final[Mapping[Kind, tuple[str, str]]] = {
+    Kind.INDEX_DUPLICATED: (
+        "Documents are in the index more than once",
+        "Duplicates are gone from the index",
+    ),
+    Kind.CONTEXT_DROPPED: (
+        "More of what is retrieved reaches the prompt",
+        "Retrieved documents are missing from the prompt",
+    ),
+    Kind.OUTPUT_CUT: ("More answers are cut", "Fewer answers are cut"),
+    Kind.NON_FINITE: ("NaN or infinity appeared inside a model", "NaN or infinity is gone from a model"),
+    Kind.DEAD_UNITS: ("Units inside a model died", "Units inside a model revived"),
+    Kind.CACHE_LOST: ("The provider's cache serves more of the prompts", "The provider's cache serves less"),
+    Kind.PROVIDER_SLOWER: ("The provider got slower", "The provider got faster"),
+    Kind.PROVIDER_LIMITED: ("The provider limits more calls", "The provider limits fewer calls"),
+    Kind.PROVIDER_FAILING: ("Calls fail more often", "Calls fail less often"),
+    Kind.QUEUEING: ("Requests wait longer inside the service", "Requests wait less inside the service"),
+    Kind.CONSUMER_STALLING: ("The service reads answers more slowly", "The service reads answers faster"),
 }

@@ -10,10 +10,20 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from neuronscope.diagnosis.comparing.result import Cause, Comparison, Evidence, Side, Symptom, Verdict
+from neuronscope.diagnosis.comparing.result import (
+    Cause,
+    Comparison,
+    Evidence,
+    Plot,
+    Shape,
+    Side,
+    Symptom,
+    Verdict,
+)
 from neuronscope.diagnosis.kinds import Stage
 from neuronscope.diagnosis.stories import words
 from neuronscope.diagnosis.stories.plots import drawing, safe
+from neuronscope.diagnosis.stories.steps import STEPS, opening
 from neuronscope.viewer.page import policy
 from neuronscope.viewer.page import source as viewer_source
 
@@ -124,6 +134,7 @@ def _story(found: Comparison) -> str:
         rows.append(("Where", f"in {words.PLACES[first.stage]}{about}"))
         rows.append(("How sure", safe(words.sureness(first), None)))
         explained = words.explained(found, first)
+        rows.append(("Look first", safe(STEPS[first.kind], None)))
         rows.append(
             ("It explains", f"<bdi>{safe(explained, 600)}</bdi>" if explained else "nothing else seen")
         )
@@ -180,9 +191,15 @@ def _symptom(item: Symptom) -> str:
 
 
 # --- causes and their evidence ----------------------------------------------------------------------------
-_LEGEND: Final = (
-    '<p class="legend dim"><span class="key before"></span>before <span class="key after"></span>after</p>'
-)
+def _legend(plot: Plot) -> str:
+    if plot.shape is Shape.LAYERS:
+        names = {"before": "noise", "after": "difference", "floor": "below four times the noise: no change"}
+    else:
+        names = {"before": "before", "after": "after", "floor": "as one side differs from itself"}
+    if not any(plot.floor):
+        del names["floor"]
+    keys = " ".join(f'<span class="key {key}"></span>{name}' for key, name in names.items())
+    return f'<p class="legend dim">{keys}</p>'
 
 
 def _cause(found: Comparison, cause: Cause, place: int | None) -> str:
@@ -192,6 +209,7 @@ def _cause(found: Comparison, cause: Cause, place: int | None) -> str:
     explained = words.explained(found, cause)
     explains = f"<dt>Explains</dt><dd><bdi>{safe(explained, 600)}</bdi></dd>" if explained else ""
     subject = f'<code class="subject"><bdi>{safe(cause.subject)}</bdi></code>' if cause.subject else ""
+    step = f"<dt>Look first</dt><dd>{safe(STEPS[cause.kind], None)}</dd>" if place not in {None, 1} else ""
     plots = "".join(_plot(item) for item in cause.evidence if item.plot is not None)
     return (
         f'<article class="card cause" tabindex="-1">'
@@ -200,8 +218,10 @@ def _cause(found: Comparison, cause: Cause, place: int | None) -> str:
         f"<p><bdi>{safe(words.sentence(cause.summary), 600)}</bdi></p>"
         f'<div class="sure"><meter min="0" max="1" value="{min(1.0, max(0.0, cause.confidence)):.3f}" '
         f'aria-label="confidence"></meter><span>{safe(words.sureness(cause), None)}</span></div>'
-        f"<dl>{explains}{follows}</dl>{plots}{_evidence(cause)}"
-        f"{_traces('before', cause.traces_before)}{_traces('after', cause.traces_after)}</article>"
+        f"<dl>{step}{explains}{follows}</dl>{plots}{_evidence(cause)}"
+        f"{_traces('before', found.before, cause.traces_before)}"
+        f"{_traces('after', found.after, cause.traces_after)}"
+        "</article>"
     )
 
 
@@ -209,9 +229,8 @@ def _plot(item: Evidence) -> str:
     drawn = drawing(item.plot) if item.plot is not None else ""
     if not drawn or item.plot is None:
         return ""
-    floor = '<span class="key floor"></span>as one side differs from itself' if any(item.plot.floor) else ""
-    legend = _LEGEND.replace("</p>", f" {floor}</p>") if floor else _LEGEND
-    return f"<figure><figcaption><bdi>{safe(item.plot.title)}</bdi>{legend}</figcaption>{drawn}</figure>"
+    caption = f"<bdi>{safe(item.plot.title)}</bdi>{_legend(item.plot)}"
+    return f"<figure><figcaption>{caption}</figcaption>{drawn}</figure>"
 
 
 def _evidence(cause: Cause) -> str:
@@ -247,11 +266,17 @@ def _counts(item: Evidence) -> str:
     return f"{item.n_before:,} / {item.n_after:,}" if item.n_before or item.n_after else "–"
 
 
-def _traces(side: str, ids: tuple[str, ...]) -> str:
+def _traces(name: str, side: Side, ids: tuple[str, ...]) -> str:
     if not ids:
         return ""
-    shown = " ".join(f'<code class="id">{safe(name)}</code>' for name in ids[:_TRACES])
-    return f'<p class="traces"><span class="dim">Traces {side}:</span> {shown}</p>'
+    command = opening(side.paths, ids)
+    first = (
+        f'<br><span class="dim">Open one:</span> <code class="id">{safe(command, 400)}</code>'
+        if command
+        else ""
+    )
+    shown = " ".join(f'<code class="id">{safe(trace)}</code>' for trace in ids[:_TRACES])
+    return f'<p class="traces"><span class="dim">Traces {name}:</span> {shown}</p>{first}'
 
 
 # --- limits and sides -------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def drawing(plot: Plot) -> str:
         case Shape.HISTOGRAM:
             return _histogram(plot)
         case Shape.LAYERS:
-            return _layers(plot)
+            return _layers(plot) if len(plot.labels) > 1 else ""  # a point is no curve
         case _:
             return _waterfall(plot) if plot.unit == "s" and len(plot.labels) > 1 else _bars(plot)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from neuronscope.diagnosis.comparing.result import Cause, Comparison, Evidence, Side, Verdict
 from neuronscope.diagnosis.stories import words
+from neuronscope.diagnosis.stories.steps import STEPS, opening
 from neuronscope.viewer.safe import visible
 
 # Markup within a line, mentions, references of issues, and links made of bare text.
@@ -50,6 +51,7 @@ def _story(found: Comparison) -> list[str]:
             f"- **What:** {_safe(words.sentence(first.summary), 600)}",
             f"- **Where:** in {words.PLACES[first.stage]}{about}",
             f"- **How sure:** {words.sureness(first)}",
+            f"- **Look first:** {_safe(STEPS[first.kind], 400)}",
         ]
         if explained := words.explained(found, first):
             lines.append(f"- **It explains:** {_safe(explained, 600)}")
@@ -77,10 +79,14 @@ def _cause(found: Comparison, cause: Cause) -> list[str]:
         lines += ["| Measured | Before | After | Difference | p |", "| --- | --- | --- | --- | --- |"]
         lines += [_row(item) for item in cause.evidence[:_FACTS]]
         lines.append("")
-    for side, ids in (("before", cause.traces_before), ("after", cause.traces_after)):
+    for name, side, ids in (
+        ("before", found.before, cause.traces_before),
+        ("after", found.after, cause.traces_after),
+    ):
         if ids:
-            lines.append(f"Traces {side}: {', '.join(map(_code, ids[:_TRACES]))}")
-            lines.append("")
+            lines += [f"Traces {name}: {', '.join(map(_code, ids[:_TRACES]))}", ""]
+        if command := opening(side.paths, ids):
+            lines += [f"Open one: {_code(command)}", ""]
     return lines
 
 

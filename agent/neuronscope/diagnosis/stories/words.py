@@ -9,7 +9,7 @@ from typing import Final
 
 from neuronscope.diagnosis.comparing.result import Cause, Comparison, Effect, Evidence, Power, Side, Verdict
 from neuronscope.diagnosis.kinds import Kind, Stage
-from neuronscope.diagnosis.stories.headlines import HEADLINES
+from neuronscope.diagnosis.stories.headlines import DIRECTED, HEADLINES
 
 PLACES: Final = {
     Stage.TRAFFIC: "the traffic",
@@ -59,13 +59,22 @@ def headline(found: Comparison) -> str:
             rest = (
                 "" if not more else " A second cause was found." if more == 1 else f" {more} more were found."
             )
-            return sentence(HEADLINES[found.causes[0].kind]) + rest
+            return sentence(_headline(found.causes[0])) + rest
         case Verdict.NO_CHANGE:
             return "Nothing changed that these recordings could show."
         case Verdict.UNKNOWN:
             return "Something changed, and nothing in these recordings explains it."
         case _:
             return "The recordings hold too little to tell."
+
+
+def _headline(cause: Cause) -> str:
+    """With the direction, where the kind has one and it was measured."""
+    measured = [cause.evidence[0].before, cause.evidence[0].after] if cause.evidence else []
+    known = [value for value in measured if isinstance(value, int | float) and math.isfinite(value)]
+    if cause.kind in DIRECTED and len(known) == 2 and known[0] != known[1]:
+        return DIRECTED[cause.kind][known[1] < known[0]]
+    return HEADLINES[cause.kind]
 
 
 def sentence(text: str) -> str:
@@ -103,7 +112,7 @@ def sureness(cause: Cause) -> str:
 def explained(found: Comparison, cause: Cause) -> str:
     """What follows from a cause, as far as it was seen; empty if nothing was."""
     seen = [item.summary for item in found.symptoms if cause.kind in item.explained_by]
-    parts = seen or [NOTICED[effect] for effect in cause.explains]
+    parts = [text.rstrip(".") for text in seen] or [NOTICED[effect] for effect in cause.explains]
     return "; ".join(parts)
 
 

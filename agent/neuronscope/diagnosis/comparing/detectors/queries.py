@@ -57,16 +57,18 @@ def embedder_changed(case: Case) -> Iterator[Cause]:
         return
     first = evidence[0]
     twin = angle is not None and moved and cosine_of(angle.effect) >= 0.97
+    told = f"{first.what} {_value(first.after)}; it was {_value(first.before)}."
     tail = ""
     if angle is not None and moved:
-        tail = f" Vectors of the same texts have a cosine of about {cosine_of(angle.effect):.3f}."
+        alike = f"have a cosine of about {cosine_of(angle.effect):.3f}"
+        told = f"vectors of the same texts {alike}." if first is angle else told
+        tail = f" Vectors of the same texts {alike}." if first is not angle else ""
     if twin and any("element type" in item.what or "quantisation" in item.what for item in evidence):
         tail += " It is a twin of the former in another precision."
     yield cause(
         Kind.EMBEDDER_CHANGED,
         _embedder(case),
-        f"The embedder is not the same: {first.what} {_value(first.after)}; it was "
-        f"{_value(first.before)}.{tail}",
+        f"The embedder is not the same: {told}{tail}",
         evidence,
         FACT if first.p is None else PAIRED,
         (case.before.searches.labels("trace"), case.after.searches.labels("trace")),

@@ -41,11 +41,12 @@ def provider_slower(case: Case) -> Iterator[Cause]:
                 continue
             before_s, after_s = float(test.before or 0), float(test.after or 0)
             word = "slower" if after_s > before_s else "faster"
+            where = f" for {route}" if route else ""
             process = f"while the process got {pace.towards(before_s, after_s):.2g} times as slow"
             yield cause(
                 Kind.PROVIDER_SLOWER,
                 provider,
-                f"{provider or 'The provider'} is {word}{at_route(route)}: {what} {_time(test.after)}; "
+                f"{_named(provider)} is {word}{where}: {what} {_time(test.after)}; "
                 f"it was {_time(test.before)}{f', {process}' if pace.told else ''}.",
                 [test],
                 TESTED,
@@ -53,6 +54,10 @@ def provider_slower(case: Case) -> Iterator[Cause]:
                 effect=one_minus(ratio(before_s, after_s)),
             )
             break
+
+
+def _named(provider: str) -> str:
+    return f"The provider {provider}" if provider else "The provider"
 
 
 def _paces(case: Case, masks: Masks, operation: str) -> Iterator[tuple[str, tuple[Floats, Floats]]]:
@@ -110,7 +115,7 @@ def provider_limited(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.PROVIDER_LIMITED,
                 provider,
-                f"{provider or 'The provider'} limits or refuses {share.after:.1%} of the calls so "
+                f"{_named(provider)} limits or refuses {share.after:.1%} of the calls so "
                 "that they are sent again "
                 f"or fail; it was {share.before:.1%}.",
                 [share],
