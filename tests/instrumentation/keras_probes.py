@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -339,3 +340,41 @@ def test_health_and_probes_of_one_s_own() -> None:
         _, found, _ = probed(model, "first", Sparsity(), lambda: model.predict(ROWS, batch_size=4, verbose=0))
         assert [record.attributes["rows"] for record in found] == [4, 4]
     importlib.import_module("gc").collect()
+
+
+# --- calls of a trainer -------------------------------------------------------------------------------------
+def test_calls_of_a_trainer_are_spans_that_hold_their_layers() -> None:
+    """`fit`, `evaluate`, `predict`: batches, epochs, losses and shapes, no values; results as without us."""
+    results: list[Any] = []
+    for observed in (False, True):
+        if observed:
+            ns.Platform()
+            ns.instrument("keras")
+        model = keras_case.make(0)
+        model.compile("sgd", "mse", metrics=["mae"])
+        with ns.Scope("trainer", max_overhead_pct=1000) as scope:
+            if observed:
+                ns.Model.wrap(model).attach_probe("first", fidelity="summary")
+            data = (ROWS, ROWS)
+            fitted = model.fit(*data, epochs=2, batch_size=3, verbose=0, shuffle=False, validation_data=data)
+            evaluated = model.evaluate(*data, verbose=0)
+            predicted = model.predict(ROWS, batch_size=4, verbose=0)
+            with pytest.raises(Exception, match=r"incompatible|shape|dimension|size"):
+                model.predict(np.ones((2, 7), "float32"), verbose=0)
+        results.append((fitted.history, evaluated, predicted.tobytes()))
+    assert results[0] == results[1]
+    spans = [span for span in scope.artifact.telemetry.spans if span.library == "neuronscope.keras"]
+    assert [span.name for span in spans] == ["train outer", "evaluate outer", *["inference outer"] * 2]
+    train, evaluate, predict, failed = [span.attributes for span in spans]
+    assert train[names.MODEL_EPOCHS] == 2
+    assert train[names.MODEL_STEPS] == 6  # three batches an epoch
+    assert train[names.MODEL_LOSS] == fitted.history["loss"][-1]
+    assert evaluate[names.MODEL_LOSS] == evaluated[0]
+    assert (predict[names.MODEL_STEPS], predict[names.MODEL_BATCH]) == (2, 4)
+    assert predict[names.MODEL_INPUTS] == predict[names.MODEL_OUTPUTS] == ["F32[8,4]"]
+    assert str(failed[names.ERROR_TYPE]).endswith("Error")
+    seen = Counter(record.span_id for record in scope.artifact.telemetry.layer_snapshots)
+    if BACKEND == "jax":
+        assert not seen  # compiled as a whole
+    else:
+        assert [seen[span.span_id] for span in spans] == [6 + 6, 1, 2, 0]  # with those of the validation

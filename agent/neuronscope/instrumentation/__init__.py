@@ -36,6 +36,8 @@ class Operation(StrEnum):
     EMBEDDINGS = "embeddings"
     MODERATION = "moderation"  # a verdict on texts or images; not one of OpenTelemetry's names
     INFERENCE = "inference"  # a run of a model that is no language model; not one of OpenTelemetry's names
+    TRAIN = "train"  # a trainer's call, and its other one; not OpenTelemetry's names
+    EVALUATE = "evaluate"
     TOKENIZE = "tokenize"  # texts to tokens, and back: neither a model's call nor OpenTelemetry's names
     DETOKENIZE = "detokenize"
     FETCH_RESPONSE = "fetch_response"  # of a call that was made before: its tokens are not counted again

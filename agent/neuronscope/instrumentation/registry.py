@@ -84,6 +84,7 @@ CLIENTS: Final[dict[str, Entry]] = {
         "neuronscope_instrumentation.transformers:TOKENIZERS", "transformers", "transformers", on_request=True
     ),
     "onnxruntime": Entry("neuronscope_instrumentation.onnxruntime:ONNXRUNTIME", "onnxruntime", "onnxruntime"),
+    "keras": Entry("neuronscope_instrumentation.tf:KERAS", "keras", "tf"),
 }
 # In order of precedence, after what the user registered.
 BACKENDS: Final[dict[str, Entry]] = {

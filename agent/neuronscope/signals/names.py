@@ -417,6 +417,13 @@ MODEL_INPUTS: Final = _attribute(
 MODEL_OUTPUTS: Final = _attribute(
     "neuronscope.model.outputs", "string[]", "Names, element types and shapes of a run's outputs."
 )
+MODEL_EPOCHS: Final = _attribute("neuronscope.model.epochs", "int", "Epochs that a training call ran.")
+MODEL_STEPS: Final = _attribute(
+    "neuronscope.model.steps", "int", "Batches that a call of a trainer went through."
+)
+MODEL_LOSS: Final = _attribute(
+    "neuronscope.model.loss", "double", "Loss of the last epoch, or of an evaluation."
+)
 EDITS: Final = _attribute("neuronscope.edits", "string[]", "Lasting edits that took part, as name@version.")
 PLAN: Final = _attribute("neuronscope.plan", "string", "The intervention that was run, as JSON.")
 LAYERS_OBSERVED: Final = _attribute("neuronscope.layers.observed", "int", "Layers that were recorded.")
