@@ -270,11 +270,8 @@ def _traces(name: str, side: Side, ids: tuple[str, ...]) -> str:
     if not ids:
         return ""
     command = opening(side.paths, ids)
-    first = (
-        f'<br><span class="dim">Open one:</span> <code class="id">{safe(command, 400)}</code>'
-        if command
-        else ""
-    )
+    code = f'<code class="id">{safe(command, 400)}</code>'
+    first = f'<p class="traces"><span class="dim">Open one:</span> {code}</p>' if command else ""
     shown = " ".join(f'<code class="id">{safe(trace)}</code>' for trace in ids[:_TRACES])
     return f'<p class="traces"><span class="dim">Traces {name}:</span> {shown}</p>{first}'
 
