@@ -13,11 +13,12 @@ from functools import partial
 from typing import Any, Final
 
 from neuronscope import native
+from neuronscope.callwatch import parse_probe
 from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
 from neuronscope.governor.steward import AGENT_PROBE
 from neuronscope.instrumentation import BackendAdapter, LearningBackend, ObservingBackend
-from neuronscope.layers import LayerObserver, parse_probe
+from neuronscope.layers import LayerObserver
 from neuronscope.modelcall import ModelCall
 from neuronscope.recording import Recording
 from neuronscope.signals.records import Fidelity

@@ -22,8 +22,9 @@ from neuronscope.instrumentation import (
 from neuronscope.instrumentation.registry import backend_for
 from neuronscope.interventions.handle import Intervening
 from neuronscope.interventions.pipelines import is_pipeline, reader_of
-from neuronscope.layers import LayerObserver, model_name
+from neuronscope.layers import LayerObserver
 from neuronscope.modelcall import ModelCall
+from neuronscope.modelnames import model_name
 from neuronscope.probes import GRADIENT, OUTPUT, AttentionMaps, LayerActivations, Probe
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import LayerSpec

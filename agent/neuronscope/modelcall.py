@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from neuronscope.governor.allowance import UNSETTLED
 from neuronscope.governor.intervals import Mean
 from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity
@@ -92,7 +93,9 @@ class ModelCall:
         missed: runs that were not recorded, by layer.
         reason: why something was not recorded, or not in full: the latest.
         looked: does anybody look into this call, at its forwards and the model?  If not, `reason` says why.
+        fleeting: of this one run only, which nobody's span is around.
         facts: attributes about the model itself.
+        places: what `neuronscope.notes` keeps about where its layers run.
         watched: why layers were not seen, by layer; told of those that have no run.
     """
 
@@ -109,6 +112,8 @@ class ModelCall:
     fidelity: Fidelity = Fidelity.FULL
     reason: str = ""
     looked: bool = True
+    fleeting: bool = False
+    places: dict[tuple[object, ...], Any] = field(default_factory=dict[tuple[object, ...], Any])
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     _blank_layers: Sequence[str] = ()
     _blank: int = 0
@@ -169,6 +174,7 @@ class ModelCall:
 
     def attributes(self) -> dict[str, Any]:
         """The span's attributes about its layers and phases."""
+        UNSETTLED.settle()
         if not self.looked:
             return {
                 names.MODEL_NAME: self.model,

@@ -238,7 +238,7 @@ def _stop_watching() -> None:
 
 
 def _watch_model(model: Any, span: Any) -> Any:
-    from neuronscope.layers import watch_call
+    from neuronscope.callwatch import watch_call
 
     try:
         return watch_call(model, span)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -54,19 +54,21 @@ class Recording:
         if self.parent is not None:
             self.parent.add_span(span)
 
-    def add_layer(self, record: LayerRecord) -> None:
-        """Take a layer record; its tensor only while the byte limit allows."""
-        kept = record
+    def add_layers(self, records: Sequence[LayerRecord]) -> None:
+        """Take layer records; their tensors only while the byte limit allows."""
         with self._lock:
-            if record.tensor is not None:
-                if self._bytes + record.nbytes > self._max_bytes:
-                    kept = replace(record, tensor=None, fidelity=Fidelity.SUMMARY)
-                    self.tensors_dropped += 1
-                else:
-                    self._bytes += record.nbytes
-            self._layers.append(kept)
+            self._layers += [
+                self._weighed(record) if record.tensor is not None else record for record in records
+            ]
         if self.parent is not None:
-            self.parent.add_layer(record)
+            self.parent.add_layers(records)
+
+    def _weighed(self, record: LayerRecord) -> LayerRecord:
+        if self._bytes + record.nbytes > self._max_bytes:
+            self.tensors_dropped += 1
+            return replace(record, tensor=None, fidelity=Fidelity.SUMMARY)
+        self._bytes += record.nbytes
+        return record
 
     def add_log(self, record: LogRecord) -> None:
         """Take a log record: an event of a call, or what the service logged."""

@@ -29,7 +29,7 @@ PEER: Final = Peer("sentence_transformers")
 
 
 def _snapshot(instance: Any, arguments: dict[str, Any], content: bool) -> Snapshot:
-    from neuronscope.layers import model_name
+    from neuronscope.modelnames import model_name
 
     inputs = arguments.get("inputs", arguments.get("sentences"))  # renamed in 6.0
     kept = {"input_count": input_count(inputs), "precision": arguments.get("precision")}
@@ -113,7 +113,7 @@ class Ranked(NamedTuple):
 
 
 def _snapshot_ranking(instance: Any, arguments: dict[str, Any], content: bool) -> Snapshot:
-    from neuronscope.layers import model_name
+    from neuronscope.modelnames import model_name
 
     documents = arguments.get("documents")
     pairs = arguments.get("inputs", arguments.get("sentences"))  # renamed in 6.0

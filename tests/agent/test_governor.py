@@ -317,3 +317,52 @@ def test_a_layer_that_looks_abnormal_goes_first() -> None:
     other = Site("probe", "1")
     other.look(1.0, finite=False)
     assert other.abnormal
+
+
+def noted(bench: Bench, n: int, cost: float, clocked: float = -1.0) -> None:
+    """Captures that were taken out of the allowance, and are settled."""
+    bench.budget.allowance.left -= n * cost
+    bench.budget.settle("LayerActivations", [(bench.site, 4096, cost, clocked)] * n)
+
+
+def test_an_allowance_is_lent_and_settled_at_what_captures_cost() -> None:
+    """Expected costs count until the clock tells better; what is left over is nobody's loss."""
+    bench = Bench(action="warn")
+    bench.capture(CHEAP, Fidelity.SUMMARY)
+    bench.work(SECOND)
+    bench.budget.advance()
+    lent = bench.budget.allowance.left
+    assert 0 < lent <= GRANT_NS / 8
+    noted(bench, 10, 10_000.0)
+    assert bench.budget.accounts["LayerActivations"].hot_ns == 10_000 + 100_000
+    noted(bench, 1, 10_000.0, 14_000.0)
+    assert bench.budget.accounts["LayerActivations"].hot_ns == 10_000 + 114_000
+    assert 10_000 < bench.site.summary.predict(4096) <= 14_000
+    assert bench.site.taken == 12
+    bench.budget.pause(True)
+    assert bench.budget.allowance.left == 0
+    bench.budget.advance()
+    assert bench.budget.allowance.left == 0  # nothing is lent while captures are off
+
+
+def test_what_is_lent_is_not_spent_twice() -> None:
+    """It comes off what may be taken without more ado, and counts in the judgement before it is settled."""
+    bench = Bench(pct=5)
+    bench.capture(CHEAP, Fidelity.SUMMARY)
+    for _ in range(50):
+        bench.work(10 * MS)
+    before = bench.budget._surplus
+    bench.budget.advance()
+    assert bench.budget._surplus == before - bench.budget.allowance.left
+    assert bench.budget.allowance.left > 0
+    strict = Bench(action="abort")
+    strict.capture(CHEAP, Fidelity.SUMMARY)
+    strict.work(MIN_JUDGED_NS * 5)
+    for _ in range(100):  # spent, and not settled
+        strict.budget.advance()
+        strict.budget.allowance.left = 0.0
+        strict.work(2 * MS)
+    assert strict.budget.exhausted
+    assert strict.budget.allowance.left == 0
+    strict.budget.advance()
+    assert strict.budget.allowance.left == 0

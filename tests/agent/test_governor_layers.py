@@ -17,11 +17,11 @@ from opentelemetry.trace import SpanKind
 
 import neuronscope as ns
 import tinymodels
+from neuronscope.callwatch import watch_call
 from neuronscope.cli.view import view
 from neuronscope.engine import ENGINE
 from neuronscope.engine.span import LightSpan
 from neuronscope.governor.steward import AGENT_PROBE
-from neuronscope.layers import watch_call
 from neuronscope.modelcall import LayerAggregate
 from neuronscope.recording import CURRENT
 from neuronscope.signals import names

@@ -46,6 +46,9 @@ static PyMethodDef functions[] = {
     ONE("describe", ns_describe),
     ONE("summarize", ns_summarize),
     FAST("tell", ns_tell),
+    FAST("bind_notes", ns_bind_notes),
+    FAST("notes_waiting", ns_notes_waiting),
+    FAST("take_notes", ns_take_notes),
     {NULL, NULL, 0, NULL},
 };
 
@@ -65,7 +68,7 @@ PyInit__native(void)
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&
         (PyModule_AddStringConstant(module, "DIGEST", NS_DIGEST) < 0 || ns_add_series(module) < 0 || ns_add_chunks(module) < 0 ||
-         ns_add_turns(module) < 0 || ns_add_call(module) < 0 ||
+         ns_add_turns(module) < 0 || ns_add_notes(module) < 0 || ns_add_call(module) < 0 ||
          ns_add_entry(module) < 0))
         Py_CLEAR(module);
     return module;

@@ -45,6 +45,9 @@ PyObject *ns_bind_tensors(PyObject *module, Args args, Py_ssize_t n);       /* t
 PyObject *ns_describe(PyObject *module, PyObject *tensor);
 PyObject *ns_summarize(PyObject *module, PyObject *tensor);
 PyObject *ns_tell(PyObject *module, Args args, Py_ssize_t n);
+PyObject *ns_bind_notes(PyObject *module, Args args, Py_ssize_t n);         /* torch_notes.c */
+PyObject *ns_notes_waiting(PyObject *module, Args args, Py_ssize_t n);
+PyObject *ns_take_notes(PyObject *module, Args args, Py_ssize_t n);
 
 /* A mapping of a parsed object's fields; `twin` is Python's way to it.  facts.c */
 PyObject *ns_fields(PyObject *twin, PyObject *value);
@@ -62,6 +65,7 @@ int ns_tensors_ready(void);
 int ns_add_series(PyObject *module); /* series.c */
 int ns_add_chunks(PyObject *module); /* chunks.c */
 int ns_add_turns(PyObject *module);  /* torch_run.c */
+int ns_add_notes(PyObject *module);  /* torch_notes.c */
 int ns_add_call(PyObject *module);   /* call.c */
 int ns_add_entry(PyObject *module);  /* entry_type.c */
 

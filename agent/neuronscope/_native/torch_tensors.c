@@ -2,27 +2,30 @@
  *
  * After a layer the caches hold its weights, and every Python function on the way to a summary costs ten times
  * what it does in a loop.  So what is usual is done here in one piece, and anything else left to the twins. */
+#include "tensors.h"
 #include "turns.h"
 #include <math.h>
 
 typedef int (*Kernel)(const void *data, int64_t kind, const void *table, int64_t count, const int64_t *dims,
                       void *out);
-typedef struct {
-    double count, finite, mean, squares, energy, low, high, zeros, nans, infs;
-} Moments;
-
 /* In the order in which `bind_tensors` takes them. */
-enum { MODES, KEYS, TRACING, TRANSFORM, DISPATCH, ON_DEVICE, DYNAMO, REAL, FIRST, SNAPSHOT, FAULT, FUNCTIONS };
+enum { MODES, KEYS, TRACING, TRANSFORM, DISPATCH, ON_DEVICE, RAW, DYNAMO, REAL, FIRST, SNAPSHOT, FAULT, FUNCTIONS };
 enum { TENSOR = FUNCTIONS, PARAMETER, TYPES, OTHER_KEYS, SUMMARY, DISABLED, NOTIFYING, KERNEL, HOLD, COUNT };
 
-static Function asked[FUNCTIONS];
+/* Methods of a plain tensor, and of its storage: what a sample's are bound to is replaced. */
+enum { NUMEL, ADDRESS, STORAGE, OFFSET, WHOLE, NBYTES, METHODS };
+static const char *const method_texts[METHODS] = {
+    "numel", "data_ptr", "untyped_storage", "storage_offset", "is_contiguous", "nbytes",
+};
+
+static Function asked[FUNCTIONS], methods[METHODS];
 static PyObject *tensor_type, *parameter_type, *types, *summary_type, *disabled, *notifying;
 static unsigned long long other_keys;
+static Py_ssize_t telling; /* threads in which observers run */
 static Kernel kernel;
 static Py_ssize_t hold_gil;
-static PyObject *shape_name, *dtype_name, *nested_name, *raw_name, *numel_name, *address_name, *storage_name,
-    *nbytes_name, *offset_name, *contiguous_name, *now_name, *active_name, *site_name, *callback_name, *tensor_name,
-    *whole_name, *slot_site;
+static PyObject *shape_name, *dtype_name, *nested_name, *now_name, *active_name, *site_name, *callback_name,
+    *tensor_name, *whole_name, *slot_site, *method_names[METHODS], *nothing;
 
 int
 ns_tensors_ready(void)
@@ -31,18 +34,54 @@ ns_tensors_ready(void)
         PyObject **where;
         const char *text;
     } words[] = {
-        {&shape_name, "shape"},           {&dtype_name, "dtype"},         {&nested_name, "is_nested"},
-        {&raw_name, "raw_repr"},          {&numel_name, "numel"},         {&address_name, "data_ptr"},
-        {&storage_name, "untyped_storage"}, {&nbytes_name, "nbytes"},     {&offset_name, "storage_offset"},
-        {&contiguous_name, "is_contiguous"}, {&now_name, "now"},          {&active_name, "active"},
-        {&site_name, "site"},             {&callback_name, "callback"},   {&tensor_name, "_tensor"},
-        {&whole_name, "_whole"},
-        {&slot_site, "torch.slot"},
+        {&shape_name, "shape"},   {&dtype_name, "dtype"},       {&nested_name, "is_nested"}, {&now_name, "now"},
+        {&active_name, "active"}, {&site_name, "site"},         {&callback_name, "callback"},
+        {&tensor_name, "_tensor"}, {&whole_name, "_whole"},     {&slot_site, "torch.slot"},
     };
+    for (int i = 0; i < METHODS; i++)
+        if ((method_names[i] = PyUnicode_InternFromString(method_texts[i])) == NULL)
+            return -1;
+    if ((nothing = PyTuple_New(0)) == NULL)
+        return -1;
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if ((*words[i].where = PyUnicode_InternFromString(words[i].text)) == NULL)
             return -1;
     return 0;
+}
+
+/* Find the functions behind a sample's methods; -1 with an exception. */
+static int
+bind_methods(PyObject *kind)
+{
+    PyObject *sample = PyObject_CallNoArgs(kind), *storage = NULL;
+    int failed = sample == NULL || (storage = PyObject_CallMethodObjArgs(sample, method_names[STORAGE], NULL)) == NULL;
+    for (int i = 0; i < METHODS && !failed; i++) {
+        PyObject *bound = PyObject_GetAttr(i == NBYTES ? storage : sample, method_names[i]);
+        failed = bound == NULL;
+        if (!failed) {
+            Py_XDECREF(methods[i].callable);
+            methods[i] = ns_resolve(bound);
+            Py_DECREF(bound);
+        }
+    }
+    Py_XDECREF(storage);
+    Py_XDECREF(sample);
+    return failed ? -1 : 0;
+}
+
+/* Call a method of a tensor, or of a storage: only of exactly the sample's kind. */
+static PyObject *
+ask_method(int which, PyObject *self)
+{
+    const Function *method = &methods[which];
+    switch (method->flags) {
+    case METH_NOARGS:
+        return method->function(self, NULL);
+    case METH_VARARGS | METH_KEYWORDS:
+        return ((NsNamed)(void (*)(void))method->function)(self, nothing, NULL);
+    default:
+        return PyObject_CallMethodObjArgs(self, method_names[which], NULL);
+    }
 }
 
 /* bind_tensors(...): what is listed above. */
@@ -52,7 +91,7 @@ ns_bind_tensors(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
     if (!ns_takes("bind_tensors", n, COUNT))
         return NULL;
     for (int i = 0; i < FUNCTIONS; i++)
-        if (!PyCallable_Check(args[i]))
+        if (!PyCallable_Check(args[i]) && !(i == ON_DEVICE && args[i] == Py_None))
             return PyErr_Format(PyExc_TypeError, "bind_tensors takes functions first");
     if (!PyDict_Check(args[TYPES]) || !PyAnySet_Check(args[DISABLED]))
         return PyErr_Format(PyExc_TypeError, "bind_tensors takes element types and switched-off sites");
@@ -72,6 +111,8 @@ ns_bind_tensors(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
             *values[i] = Py_NewRef(args[TENSOR + i]);
             Py_XDECREF(before);
         }
+    if (bind_methods(tensor_type) < 0)
+        return NULL;
     other_keys = keys;
     kernel = (Kernel)address;
     hold_gil = hold;
@@ -86,9 +127,9 @@ ns_is_exact(PyObject *tensor)
 }
 
 static int
-number(PyObject *tensor, PyObject *method, long long *found)
+number(PyObject *self, int method, long long *found)
 {
-    PyObject *value = PyObject_CallMethodObjArgs(tensor, method, NULL);
+    PyObject *value = ask_method(method, self);
     if (value == NULL)
         return -1;
     *found = PyLong_AsLongLong(value);
@@ -139,9 +180,8 @@ ns_describe(PyObject *Py_UNUSED(module), PyObject *tensor)
     return Py_BuildValue("(NOL)", shape, PyTuple_GetItem(elements, 0), bytes);
 }
 
-/* Whether it is plain host memory in one piece that is really there: 1, and where; 0: to be looked at. */
 static int
-readable(PyObject *tensor, long long *kind, long long *count, long long *width, const void **data)
+locate(PyObject *tensor, Place *place)
 {
     if (kernel == NULL || !ns_is_exact(tensor))
         return 0;
@@ -149,7 +189,7 @@ readable(PyObject *tensor, long long *kind, long long *count, long long *width, 
     if (truth != 0)
         return truth < 0 ? -1 : 0;
     PyObject *keys = ns_ask(&asked[KEYS], tensor);
-    PyObject *raw = keys == NULL ? NULL : PyObject_CallMethodObjArgs(keys, raw_name, NULL);
+    PyObject *raw = keys == NULL ? NULL : ns_ask(&asked[RAW], keys);
     Py_XDECREF(keys);
     if (raw == NULL)
         return -1;
@@ -159,73 +199,87 @@ readable(PyObject *tensor, long long *kind, long long *count, long long *width, 
         return -1;
     if (mask & other_keys)
         return 0;
-    PyObject *elements = elements_of(tensor);
-    if (elements == NULL)
+    place->elements = elements_of(tensor);
+    if (place->elements == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    *width = PyLong_AsLongLong(PyTuple_GetItem(elements, 1));
-    *kind = PyLong_AsLongLong(PyTuple_GetItem(elements, 2));
-    if (*kind < 0 || *width <= 0)
+    place->width = PyLong_AsLongLong(PyTuple_GetItem(place->elements, 1));
+    place->kind = PyLong_AsLongLong(PyTuple_GetItem(place->elements, 2));
+    if (place->kind < 0 || place->width <= 0)
         return PyErr_Occurred() ? -1 : 0;
-    PyObject *whole = PyObject_CallMethodObjArgs(tensor, contiguous_name, NULL);
+    PyObject *whole = ask_method(WHOLE, tensor);
     Py_XDECREF(whole);
     if (whole != Py_True)
         return whole == NULL ? -1 : 0;
-    PyObject *storage = PyObject_CallMethodObjArgs(tensor, storage_name, NULL);
+    PyObject *storage = ask_method(STORAGE, tensor);
     long long held, offset, address;
-    int failed = storage == NULL || number(storage, nbytes_name, &held) < 0;
+    int failed = storage == NULL || number(storage, NBYTES, &held) < 0;
     Py_XDECREF(storage);
     PyObject *pointer = NULL;
-    if (failed || number(tensor, offset_name, &offset) < 0 || number(tensor, numel_name, count) < 0 ||
-        (pointer = PyObject_CallMethodObjArgs(tensor, address_name, NULL)) == NULL)
+    if (failed || number(tensor, OFFSET, &offset) < 0 || number(tensor, NUMEL, &place->count) < 0 ||
+        (pointer = ask_method(ADDRESS, tensor)) == NULL)
         return -1;
     address = (long long)PyLong_AsUnsignedLongLongMask(pointer);
     Py_DECREF(pointer);
-    *data = (const void *)(uintptr_t)address;
+    place->data = (const void *)(uintptr_t)address;
+    if (PyErr_Occurred())
+        return -1;
     /* FSDP frees shards by shrinking their storage: the address of what is left means nothing. */
-    return !PyErr_Occurred() && address != 0 && *count > 0 && *count <= held / *width - offset;
+    return address != 0 && place->count > 0 && place->count <= held / place->width - offset;
+}
+
+int
+ns_locate(PyObject *tensor, Place *place)
+{
+    int there = locate(tensor, place);
+    if (there < 0 && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        PyErr_Clear(); /* a wrapper of functorch's has no memory of its own: the twin tells why */
+        return 0;
+    }
+    return there;
+}
+
+int
+ns_measure(const Place *place, Moments *moments)
+{
+    int done;
+    if (place->count * place->width <= hold_gil)
+        return kernel(place->data, place->kind, NULL, place->count, NULL, moments) == 0;
+    Py_BEGIN_ALLOW_THREADS
+    done = kernel(place->data, place->kind, NULL, place->count, NULL, moments);
+    Py_END_ALLOW_THREADS
+    return done == 0;
+}
+
+PyObject *
+ns_summary(const Moments *m)
+{
+    double mean = m->mean, std = m->squares > 0.0 ? sqrt(m->squares / m->finite) : 0.0, l2 = sqrt(m->energy);
+    double low = m->low, high = m->high, most = high > -low ? high : -low;
+    if (m->finite == 0.0)
+        mean = std = l2 = low = high = most = NAN;
+    PyObject *fields = Py_BuildValue("(LddddddLLL)", (long long)m->count, mean, std, l2, low, high, most,
+                                     (long long)m->zeros, (long long)m->nans, (long long)m->infs);
+    PyObject *found = fields == NULL ? NULL : PyObject_Call(summary_type, fields, NULL);
+    Py_XDECREF(fields);
+    return found;
 }
 
 /* summarize(tensor) -> its summary, or None for what the twin has to look at */
 PyObject *
 ns_summarize(PyObject *Py_UNUSED(module), PyObject *tensor)
 {
-    long long kind = 0, count = 0, width = 0;
-    const void *data = NULL;
-    int there = readable(tensor, &kind, &count, &width, &data);
-    if (there < 0) { /* a wrapper of functorch's has no memory of its own: the twin tells why */
-        if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
-            return NULL;
-        PyErr_Clear();
-    }
-    if (there <= 0)
-        Py_RETURN_NONE;
-    Moments m;
-    int done;
-    if (count * width <= hold_gil)
-        done = kernel(data, kind, NULL, count, NULL, &m);
-    else {
-        Py_BEGIN_ALLOW_THREADS
-        done = kernel(data, kind, NULL, count, NULL, &m);
-        Py_END_ALLOW_THREADS
-    }
-    if (done != 0)
-        Py_RETURN_NONE;
-    double mean = m.mean, std = m.squares > 0.0 ? sqrt(m.squares / m.finite) : 0.0, l2 = sqrt(m.energy);
-    double low = m.low, high = m.high, most = high > -low ? high : -low;
-    if (m.finite == 0.0)
-        mean = std = l2 = low = high = most = NAN;
-    PyObject *fields = Py_BuildValue("(LddddddLLL)", (long long)m.count, mean, std, l2, low, high, most,
-                                     (long long)m.zeros, (long long)m.nans, (long long)m.infs);
-    PyObject *found = fields == NULL ? NULL : PyObject_Call(summary_type, fields, NULL);
-    Py_XDECREF(fields);
-    return found;
+    Place place = {0};
+    Moments moments;
+    int there = ns_locate(tensor, &place);
+    if (there > 0)
+        there = ns_measure(&place, &moments);
+    return there > 0 ? ns_summary(&moments) : there < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* --- telling observers --------------------------------------------------------------------------------- */
 
-/* False while something runs the model to learn its structure. */
-static int
-is_real(void)
+int
+ns_is_real(void)
 {
     PyObject *found = ns_glance(&asked[TRACING], NULL);
     if (found == Py_None)
@@ -233,7 +287,7 @@ is_real(void)
     if (found != Py_None)
         return found == NULL ? -1 : 0;
     int truth = ns_is_true(&asked[DISPATCH]);
-    if (truth == 0)
+    if (truth == 0 && asked[ON_DEVICE].callable != Py_None)
         truth = ns_is_true(&asked[ON_DEVICE]);
     return truth == 0 ? 1 : truth < 0 ? -1 : ns_is_true(&asked[REAL]);
 }
@@ -297,7 +351,7 @@ tell_each(PyObject *observers, PyObject *snapshot)
 static int
 tell(PyObject *observers, PyObject *output)
 {
-    int real = is_real();
+    int real = ns_is_real();
     if (real <= 0)
         return real;
     PyObject *now = PyObject_GetAttr(notifying, now_name); /* what observers run is not observed itself */
@@ -313,9 +367,11 @@ tell(PyObject *observers, PyObject *output)
     Py_DECREF(tensor);
     if (snapshot == NULL)
         return -1;
+    telling++;
     int failed = PyObject_SetAttr(notifying, now_name, Py_True);
     if (failed == 0)
         failed = tell_each(observers, snapshot);
+    telling--;
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
     int ended = PyObject_SetAttr(notifying, now_name, Py_False);
@@ -330,17 +386,27 @@ tell(PyObject *observers, PyObject *output)
     return failed || ended ? -1 : 0;
 }
 
-/* The same with everything around it; what is raised goes to the guard. */
-static int
-tell_safely(PyObject *observers, PyObject *output)
+int
+ns_is_notifying(void)
 {
-    int off = is_off(slot_site);
-    if (off != 0)
-        return off < 0 ? -1 : 0;
-    PyObject *compiler = ns_ask(&asked[DYNAMO], Py_None); /* else it would compile what runs here */
+    return telling != 0;
+}
+
+int
+ns_any_off(void)
+{
+    return disabled == NULL || PySet_Size(disabled) != 0;
+}
+
+/* Do something while Dynamo compiles nothing, which would else compile what runs here; what it raises goes to the
+ * guard. */
+static int
+undisturbed(int (*work)(PyObject *, PyObject *), PyObject *one, PyObject *other)
+{
+    PyObject *compiler = ns_ask(&asked[DYNAMO], Py_None);
     if (compiler == NULL)
         return -1;
-    int failed = tell(observers, output);
+    int failed = work(one, other);
     if (failed)
         failed = contain(slot_site);
     PyObject *type, *error, *trace;
@@ -353,6 +419,33 @@ tell_safely(PyObject *observers, PyObject *output)
     }
     Py_XDECREF(back);
     return failed || back == NULL ? -1 : 0;
+}
+
+static int
+call(PyObject *function, PyObject *argument)
+{
+    PyObject *done = PyObject_CallFunctionObjArgs(function, argument, NULL);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+int
+ns_call_undisturbed(PyObject *function, PyObject *argument)
+{
+    return undisturbed(call, function, argument);
+}
+
+/* Note the output, or tell its observers. */
+static int
+tell_safely(PyObject *observers, PyObject *output)
+{
+    int off = is_off(slot_site);
+    if (off != 0)
+        return off < 0 ? -1 : 0;
+    int noted = ns_jot(observers, output);
+    if (noted < 0)
+        return contain(slot_site);
+    return noted ? 0 : undisturbed(tell, observers, output);
 }
 
 /* tell(observers, output): tell them of the first tensor in it, unless the run is no real one */

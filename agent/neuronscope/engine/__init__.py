@@ -36,6 +36,7 @@ from neuronscope.engine.system_metrics import SystemMetrics
 from neuronscope.engine.worker import Worker
 from neuronscope.exporters import Exporter, ExporterContext
 from neuronscope.governor import Budget
+from neuronscope.governor.allowance import UNSETTLED
 from neuronscope.governor.steward import Steward
 from neuronscope.instrumentation import Snapshot
 from neuronscope.prices import PRICES
@@ -179,10 +180,12 @@ class Engine(Calls, Endings):
 
     def flush(self, timeout_s: float) -> bool:
         """Export everything recorded so far; True if it went within `timeout_s` seconds."""
+        UNSETTLED.settle()
         return self._worker.flush(timeout_s) if self._worker is not None else True
 
     def drain(self, timeout_s: float = 5.0) -> bool:
         """Finish everything queued so far, without waiting for exporters."""
+        UNSETTLED.settle()
         return self._worker.drain(timeout_s) if self._worker is not None else True
 
     @property
@@ -270,6 +273,15 @@ class Engine(Calls, Endings):
         if worker is not None:
             self.steward.ledger.layer(recording, probe, record.nbytes)
             worker.put_layer(record, recording)
+
+    def take_summaries(
+        self, records: Sequence[LayerRecord], recording: recordings.Recording | None, probe: str
+    ) -> None:
+        """Queue layer records without tensors."""
+        worker = self._worker
+        if worker is not None:
+            self.steward.ledger.layers(recording, probe, len(records))
+            worker.put_summaries(records, recording)
 
     def take_log(self, item: LogItem) -> None:
         """Queue what the service has logged."""

@@ -7,7 +7,7 @@ drop counted.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,9 +31,9 @@ NO_LIMIT: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class LayerItem:
-    """A layer record on its way, and the scope it belongs to."""
+    """Layer records on their way, and the scope they belong to."""
 
-    record: LayerRecord
+    records: Sequence[LayerRecord]
     recording: Recording | None
 
 
@@ -144,7 +144,15 @@ class Intake:
         if used + nbytes > SUMMARY_SHARE * limit:
             self._count_lost("layer", "queue_full", 1)
             return
-        self.put(LayerItem(record, recording), nbytes)
+        self.put(LayerItem((record,), recording), nbytes)
+
+    def put_summaries(self, records: Sequence[LayerRecord], recording: Recording | None) -> None:
+        """Queue layer records without tensors: as one item, all or none."""
+        nbytes = LAYER_BYTES * len(records)
+        if self.pending_bytes + nbytes > SUMMARY_SHARE * self._max_bytes:
+            self._count_lost("layer", "queue_full", len(records))
+            return
+        self.put(LayerItem(records, recording), nbytes)
 
     def put_log(self, item: LogItem) -> None:
         """Queue a log record of the service; it is turned away before spans are."""
@@ -190,7 +198,7 @@ class Intake:
         return len(self._queue) < self._room
 
     def _refuse(self, item: Any) -> None:
-        self._count_lost(kind_of(item), "stopped" if self._stopping else "queue_full", 1)
+        self._count_lost(kind_of(item), "stopped" if self._stopping else "queue_full", count_of(item))
 
     def _lose_queue(self, reason: str) -> None:
         """Count everything that is still queued as lost."""
@@ -201,9 +209,14 @@ class Intake:
             except IndexError:
                 break
             self._extra_removed += nbytes - SPAN_BYTES
-            lost[kind_of(item)] += 1
+            lost[kind_of(item)] += count_of(item)
         for kind, count in lost.items():
             self._count_lost(kind, reason, count)
+
+
+def count_of(item: Any) -> int:
+    """How many of them an item is."""
+    return len(item.records) if isinstance(item, LayerItem) else 1
 
 
 def kind_of(item: Any) -> str:

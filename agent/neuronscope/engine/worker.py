@@ -250,10 +250,10 @@ class Worker(Intake):
     def _take(self, item: Any, nbytes: int) -> None:
         kind = item.__class__
         if kind is LayerItem:
-            self._outbox.layers.append(item.record)
+            self._outbox.layers += item.records
             self._outbox.nbytes += nbytes
             if item.recording is not None:
-                item.recording.add_layer(item.record)
+                item.recording.add_layers(item.records)
             return
         if kind is functools.partial:
             if not GUARD.contain("worker.later", _run, item, default=False):

@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, Final
 
 from neuronscope.exceptions import OverheadBudgetExceeded
+from neuronscope.governor.allowance import UNSETTLED
 from neuronscope.governor.costs import Costs
 from neuronscope.governor.coverage import Coverage, Group, coverage
 from neuronscope.governor.hidden import Hidden
@@ -123,8 +124,10 @@ class Bucket(Purse):
 
     def pause(self, paused: bool) -> None:
         """While captures are switched off to measure them, nothing is earned, and nothing paid out of it."""
+        UNSETTLED.settle()
         with self._lock:
             self._refresh(self._clock(), force=True)
+            self._take_back()
             if paused:
                 self._left = self._balance()
             elif self._paused:
@@ -184,6 +187,7 @@ class Bucket(Purse):
         self._judge(now)
         withheld = self.exhausted or self._full_off or self._closed
         if withheld or not self._after_known:
+            self._take_back()
             self._surplus = 0.0
         elif self._free:
             self._surplus = inf
@@ -228,7 +232,8 @@ class Bucket(Purse):
         """Warn beyond the budget, end captures beyond what the action allows, and recover."""
         # What `reduce` promises is "to within one mispredicted capture": that one is no reason to stop.
         excused = 0.0 if self._free else self._largest
-        overhead = 100.0 * (self._spent - excused) / self._work_ns if self._work_ns > 0 else 0.0
+        spent = self._spent + self._lent - self.allowance.left
+        overhead = 100.0 * (spent - excused) / self._work_ns if self._work_ns > 0 else 0.0
         observed = self._work_ns + self._spent
         if observed * self._rate >= 2 * self._grant and observed >= MIN_JUDGED_NS:
             if overhead > self.max_overhead_pct:
@@ -253,6 +258,7 @@ class Bucket(Purse):
     @property
     def overhead_pct(self) -> float:
         """Accounted cost in per cent of the observed work (0 before anything was observed)."""
+        UNSETTLED.settle()
         with self._lock:
             self._refresh(self._clock(), force=True)
             return self._overhead_pct()
@@ -275,6 +281,7 @@ class Bucket(Purse):
 
     def facts(self) -> dict[str, Any]:
         """The balance sheet, for an event record: spent by whom, and how often each layer was seen."""
+        UNSETTLED.settle()
         with self._lock:
             self._refresh(self._clock(), force=True)
             layers = coverage(self._turns.sites, self._groups.values())[:MAX_TOLD]
@@ -293,6 +300,7 @@ class Bucket(Purse):
     @property
     def coverage(self) -> list[Coverage]:
         """How often each watched layer ran, and was captured."""
+        UNSETTLED.settle()
         with self._lock:
             return coverage(self._turns.sites, self._groups.values())
 
@@ -304,6 +312,7 @@ class Bucket(Purse):
 
     def verdict(self) -> OverheadBudgetExceeded | None:
         """The exception a scope owes its user at its exit, if its budget was exceeded."""
+        UNSETTLED.settle()
         self.tick()
         if not self.exhausted:
             return None

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from neuronscope.governor.allowance import UNSETTLED
 from neuronscope.governor.bucket import Bucket
 from neuronscope.governor.costs import Costs
 from neuronscope.governor.coverage import Group
 from neuronscope.governor.turns import Site
 from neuronscope.signals.records import Fidelity
 
+# Site, bytes, what it was expected to cost, and what it did cost by the clock (less than 0: not read).
+Noted = tuple[Site, int, float, float]
 # What watching a layer for one forward costs beside the capture: installing, removing, being called.
 WATCH_NS: Final = 10_000
 WAIT_NS: Final = 250_000_000  # the balance is looked at so often, however low it is
@@ -41,9 +44,11 @@ class Budget(Bucket):
                 self._reserved += cost
                 self._in_flight += 1
                 return want
-            fidelity = self._decide(site, want, nbytes)
         finally:
             self._release()
+        UNSETTLED.settle()
+        with self._lock:
+            fidelity = self._decide(site, want, nbytes)
         if self._ladder.outbox:
             self._deliver()
         return fidelity
@@ -86,12 +91,56 @@ class Budget(Bucket):
         if self._free or self._ladder.outbox:
             self.tick()
 
+    def advance(self) -> None:
+        """Fill the allowance, out of which captures may be taken without asking: see `settle`."""
+        if self.allowance.left > self._grant / 16:
+            return
+        with self._lock:
+            more = min(self._grant / 8 - self.allowance.left, self._surplus / 2)
+            if more > 0 and not self._paused:
+                self._surplus -= more
+                self._lent += more
+                self.allowance.left += more
+        if self._free:
+            self.tick()
+
+    def settle(self, probe: str, captures: Sequence[Noted]) -> None:
+        """Account for summaries that were taken out of the allowance, and whose records are queued now."""
+        hidden = 1.0 if self._hidden is None else self._hidden.factor
+        with self._lock:
+            took, after = self._turns.took, self._after.table[0]
+            expected = spent = 0.0
+            for site, nbytes, cost, clocked in captures:
+                expected += cost
+                if clocked < 0:  # not every one is clocked: it cost what was expected
+                    spent += cost
+                else:
+                    spent += clocked * hidden
+                    site.summary.learn(nbytes, clocked * hidden)
+                    self._largest = max(self._largest, clocked * hidden)
+                site.took()
+                took(site)
+            n = len(captures)
+            self._known[probe] = captures[-1][0]
+            self._account(probe).hot_ns += spent
+            self._spent += spent
+            self._lent -= expected
+            self._surplus -= spent - expected + n * after
+            self._queued += n
+            self._taken += n
+        if self._parent is not None:
+            self._parent.told(probe, spent)
+        if self._free or self._ladder.outbox:
+            self.tick()
+
     def plan(self, group: Group) -> Sequence[Site]:
         """Those of the sites that may be captured in the forward to come; the others need no watching.
 
         Whoever asks before each forward spares a run of the model the cost of observers that would be
         refused anyway.  Constant time but where only some are affordable.
         """
+        if not self._affords_all(group):
+            UNSETTLED.settle()
         with self._lock:
             now = self._clock()
             if self._hidden is not None:
@@ -136,6 +185,12 @@ class Budget(Bucket):
             return WAIT_NS
         return int(min(max(0.0, WATCH_NS - self._balance()) / self._rate, WAIT_NS))
 
+    def _affords_all(self, group: Group) -> bool:
+        if self._closed or self.exhausted:
+            return False
+        dear = self._turns.total + len(group.sites) * WATCH_NS + self._reserve()
+        return self._free or self._balance() >= dear
+
     def _affordable(self, group: Group) -> Sequence[Site]:
         turns = self._turns
         if self.exhausted:
@@ -146,7 +201,7 @@ class Budget(Bucket):
             if not turns.behind or self._balance() < WATCH_NS:
                 return ()
             chosen = [site for site in group.sites if turns.left_behind(site)]
-        elif self._balance() >= turns.total + len(group.sites) * WATCH_NS + self._reserve():
+        elif self._affords_all(group):
             return group.sites
         else:
             chosen = sorted(group.sites, key=lambda site: (site.turn, -site.abnormal))

@@ -68,6 +68,13 @@ class Ledger:
             share.nbytes += nbytes
             share.weight += LAYER_WEIGHT + BYTE_WEIGHT * nbytes
 
+    def layers(self, recording: Recording | None, probe: str, records: int) -> None:
+        """So many layer records without tensors have been queued for this client."""
+        with self._lock:
+            share = self._share(recording, probe)
+            share.records += records
+            share.weight += LAYER_WEIGHT * records
+
     def settle(self, spent_ns: float) -> None:
         """The worker has spent so much since the last time."""
         with self._lock:

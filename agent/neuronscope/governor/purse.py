@@ -7,6 +7,7 @@ from math import exp
 from typing import Final
 
 from neuronscope.governor.accounts import CLIP, MOST_FOLLOWS, Account
+from neuronscope.governor.allowance import UNSETTLED, Allowance
 from neuronscope.governor.observed import IN_ONE_STEP, Work
 from neuronscope.native import new_lock
 
@@ -52,6 +53,8 @@ class Purse:
         self._spent = 0.0  # out of this purse
         self._told_ns = 0.0  # by those inside this one, which pay themselves
         self._reserved = 0.0
+        self.allowance = Allowance()
+        self._lent = 0.0  # that allowance, and what has been taken out of it and not been settled
         self._largest = 0.0
         self._surplus = 0.0  # may be spent without more ado, until it is worked out again
         self._accounts: dict[str, Account] = {}
@@ -143,7 +146,12 @@ class Purse:
         return account
 
     def _balance(self) -> float:
-        return self._earned - self._spent - self._reserved - self._debt()
+        return self._earned - self._spent - self._reserved - self._lent - self._debt()
+
+    def _take_back(self) -> None:
+        """What is left of the allowance has not been lent."""
+        self._lent -= self.allowance.left
+        self.allowance.left = 0.0
 
     def _debt(self) -> float:
         """What is still to be paid for what was taken."""
@@ -197,6 +205,7 @@ class Purse:
     @property
     def accounts(self) -> dict[str, Account]:
         """What each probe and adapter has cost since the beginning."""
+        UNSETTLED.settle()
         with self._lock:
             return dict(self._accounts)
 

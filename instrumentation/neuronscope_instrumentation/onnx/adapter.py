@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from neuronscope.exceptions import UnsupportedProbeError
 from neuronscope.instrumentation import LayerCallback
-from neuronscope.layers import name_from_path
+from neuronscope.modelnames import name_from_path
 from neuronscope.signals.tensors import LayerSpec
 from neuronscope_instrumentation.common.layer_paths import match
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from neuronscope.fingerprints import fingerprint
-from neuronscope.layers import name_from_path
+from neuronscope.modelnames import name_from_path
 from neuronscope.signals.tensors import DTYPE_NAMES
 
 _WHOLE: Final = 1 << 26  # bytes; of larger models evenly spread samples enter the fingerprint, and the size

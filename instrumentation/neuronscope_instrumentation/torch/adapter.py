@@ -165,8 +165,9 @@ def _watching() -> tuple[
     Callable[[Any, str], nn.Module], Callable[[nn.Module, LayerCallback], Callable[[], None]]
 ]:
     """What `observe_layer` needs; importing it each time would be a fifth of what watching costs."""
-    from neuronscope_instrumentation.torch import layers, slots
+    from neuronscope_instrumentation.torch import layers, noting, slots
 
+    noting.begin()
     return layers.find_layer, slots.observe
 
 

@@ -69,6 +69,15 @@ without_function_modes: Final[Callable[[], Any]] = _C.DisableTorchFunction
 graph_task: Final[Callable[[], int]] = _C._current_graph_task_id
 
 
+def process_groups() -> dict[Any, Any] | None:
+    """The process groups there are: always the same dictionary.  None where this torch does not show them."""
+    distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if distributed is None:
+        return {} if not torch.distributed.is_available() else None
+    groups = getattr(distributed, "_pg_map", None)
+    return groups if type(groups) is dict else None
+
+
 def dispatch_keys(tensor: torch.Tensor) -> int:
     """The kinds of memory and of behaviour that a tensor has, as a mask.
 
@@ -106,9 +115,10 @@ _on_cuda: Final[Callable[[], bool]] = torch.cuda.is_initialized
 
 
 # What compiled code asks instead of `is_real_run` and `dispatch_keys`, in the order in which it takes them.
-FOR_COMPILED: Final[tuple[Callable[..., Any], ...]] = (
+FOR_COMPILED: Final[tuple[Callable[..., Any] | None, ...]] = (
     function_modes, _C._dispatch_keys, _C._get_tracing_state, _C._functorch.peek_interpreter_stack,
-    _C._len_torch_dispatch_stack, _on_cuda if _HAS_CUDA else bool,
+    _C._len_torch_dispatch_stack, _on_cuda if _HAS_CUDA else None,
+    getattr(_C.DispatchKeySet.raw_repr, "__func__", _C.DispatchKeySet.raw_repr),
 )  # fmt: skip
 
 

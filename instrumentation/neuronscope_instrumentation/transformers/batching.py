@@ -67,7 +67,7 @@ class _Book:
 
     def open(self, manager: Any, arguments: dict[str, Any]) -> _Request | None:
         """A request is about to be added: its span, in the caller's context."""
-        from neuronscope.layers import model_name
+        from neuronscope.modelnames import model_name
 
         ids = arguments.get("input_ids")
         name = model_name(manager.model)
@@ -248,7 +248,7 @@ def _install(engine: Engine, module: str) -> Callable[[], None]:
 
 
 def _name(manager: Any) -> str:
-    from neuronscope.layers import model_name
+    from neuronscope.modelnames import model_name
 
     return model_name(manager.model)
 

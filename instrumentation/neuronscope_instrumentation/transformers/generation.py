@@ -68,7 +68,7 @@ class Output:
 
 # --- the hot path -----------------------------------------------------------------------------------------
 def _snapshot(instance: Any, arguments: dict[str, Any], _content: bool) -> Snapshot:
-    from neuronscope.layers import model_name
+    from neuronscope.modelnames import model_name
 
     options = {name: option(instance, arguments, name) for name in (*_SAMPLING, *_OTHERS)}
     prompt = read_prompt(instance, arguments, options)

@@ -25,7 +25,7 @@ PEER: Final = Peer("transformers")
 
 
 def _snapshot(pipeline: Any, arguments: dict[str, Any], _content: bool) -> Snapshot:
-    from neuronscope.layers import model_name
+    from neuronscope.modelnames import model_name
 
     kept = {
         "task": getattr(pipeline, "task", None),

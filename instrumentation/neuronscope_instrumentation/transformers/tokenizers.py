@@ -22,7 +22,7 @@ from neuronscope.instrumentation import (
     Snapshot,
     WrappedMethod,
 )
-from neuronscope.layers import name_from_path
+from neuronscope.modelnames import name_from_path
 from neuronscope.signals import names
 
 PEER: Final = Peer("transformers")
