@@ -65,7 +65,7 @@ int ns_tensors_ready(void);
 int ns_add_series(PyObject *module); /* series.c */
 int ns_add_chunks(PyObject *module); /* chunks.c */
 int ns_add_turns(PyObject *module);  /* torch_run.c */
-int ns_add_notes(PyObject *module);  /* torch_notes.c */
+int ns_add_notes(PyObject *module);  /* torch_permits.c */
 int ns_add_call(PyObject *module);   /* call.c */
 int ns_add_entry(PyObject *module);  /* entry_type.c */
 

@@ -5,10 +5,10 @@
  * `neuronscope.notes` makes records of the notes later, in another thread.  Whatever is unusual about a run (a
  * subclass, a recomputation, a process group, no allowance left) goes the long way.  So no twin is needed: it is
  * the long way. */
+#include "notes.h"
 #include "tensors.h"
 #include "torch.h"
 #include <math.h>
-#include <structmember.h>
 #include <time.h>
 
 enum { CONTEXT, RECORDING, GRAPH, CLOCK, FUNCTIONS, WAKE = FUNCTIONS, REFILL, GROUPS, COUNT };
@@ -17,24 +17,6 @@ enum { MOST = 8192, TOGETHER = 8, WAKE_EVERY = 256, CLOCKED_EVERY = 16 };
 static Function asked[FUNCTIONS];
 static PyObject *wake, *refill, *groups, *active_name, *callback_name, *shape_name;
 
-/* What a budget has advanced to captures that are noted: nanoseconds. */
-typedef struct {
-    PyObject_HEAD
-    double left;
-} Allowance;
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *told, *context, *recording, *costs, *allowance;
-    Py_ssize_t unclocked; /* runs until the next whose time is taken */
-} Permit;
-
-/* What an observer inherits. */
-typedef struct {
-    PyObject_HEAD
-    PyObject *permit;
-} Holder;
-
 typedef struct {
     PyObject *told, *shape, *elements; /* held */
     Moments moments;
@@ -42,170 +24,8 @@ typedef struct {
     double cost, spent;
 } Note;
 
-static PyTypeObject *allowance_type, *permit_type, *holder_type;
 static Note *notes;
 static Py_ssize_t waiting, room;
-
-/* --- types --------------------------------------------------------------------------------------------- */
-static void
-release(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF((PyObject *)type);
-}
-
-static PyMemberDef allowance_members[] = {
-    {"left", T_DOUBLE, offsetof(Allowance, left), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot allowance_slots[] = {
-    {Py_tp_doc, "What a budget has advanced to captures that are noted: nanoseconds."},
-    {Py_tp_dealloc, release},
-    {Py_tp_members, allowance_members},
-    {0, NULL},
-};
-static PyType_Spec allowance_spec = {
-    .name = "neuronscope._native.Allowance",
-    .basicsize = sizeof(Allowance),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = allowance_slots,
-};
-
-static PyObject *
-permit_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
-{
-    PyObject *told, *context, *recording, *costs, *allowance;
-    Py_ssize_t unclocked;
-    if (!PyArg_ParseTuple(args, "OOOO!O!n", &told, &context, &recording, &PyList_Type, &costs, allowance_type,
-                          &allowance, &unclocked))
-        return NULL;
-    Permit *self = (Permit *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->told = Py_NewRef(told);
-    self->context = Py_NewRef(context);
-    self->recording = Py_NewRef(recording);
-    self->costs = Py_NewRef(costs);
-    self->allowance = Py_NewRef(allowance);
-    self->unclocked = unclocked;
-    return (PyObject *)self;
-}
-
-static int
-permit_traverse(Permit *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT(self->told);
-    Py_VISIT(self->context);
-    Py_VISIT(self->recording);
-    Py_VISIT(self->costs);
-    Py_VISIT(self->allowance);
-    return 0;
-}
-
-static int
-permit_clear(Permit *self)
-{
-    Py_CLEAR(self->told);
-    Py_CLEAR(self->context);
-    Py_CLEAR(self->recording);
-    Py_CLEAR(self->costs);
-    Py_CLEAR(self->allowance);
-    return 0;
-}
-
-static void
-permit_dealloc(Permit *self)
-{
-    PyObject_GC_UnTrack(self);
-    permit_clear(self);
-    release((PyObject *)self);
-}
-
-static PyMemberDef permit_members[] = {
-    {"told", T_OBJECT_EX, offsetof(Permit, told), READONLY, NULL},
-    {"context", T_OBJECT_EX, offsetof(Permit, context), READONLY, NULL},
-    {"recording", T_OBJECT_EX, offsetof(Permit, recording), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot permit_slots[] = {
-    {Py_tp_doc, "Runs of a layer in one context may be noted."},
-    {Py_tp_new, permit_new},
-    {Py_tp_traverse, permit_traverse},
-    {Py_tp_clear, permit_clear},
-    {Py_tp_dealloc, permit_dealloc},
-    {Py_tp_members, permit_members},
-    {0, NULL},
-};
-static PyType_Spec permit_spec = {
-    .name = "neuronscope._native.Permit",
-    .basicsize = sizeof(Permit),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = permit_slots,
-};
-
-static int
-holder_traverse(Holder *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    Py_VISIT(self->permit);
-    return 0;
-}
-
-static int
-holder_clear(Holder *self)
-{
-    Py_CLEAR(self->permit);
-    return 0;
-}
-
-static void
-holder_dealloc(Holder *self)
-{
-    PyObject_GC_UnTrack(self);
-    holder_clear(self);
-    release((PyObject *)self);
-}
-
-static PyMemberDef holder_members[] = {
-    {"permit", T_OBJECT, offsetof(Holder, permit), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot holder_slots[] = {
-    {Py_tp_doc, "An observer that may hold a permit."},
-    {Py_tp_traverse, holder_traverse},
-    {Py_tp_clear, holder_clear},
-    {Py_tp_dealloc, holder_dealloc},
-    {Py_tp_members, holder_members},
-    {0, NULL},
-};
-static PyType_Spec holder_spec = {
-    .name = "neuronscope._native.Holder",
-    .basicsize = sizeof(Holder),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
-    .slots = holder_slots,
-};
-
-int
-ns_add_notes(PyObject *module)
-{
-    if (permit_type == NULL) {
-        allowance_type = (PyTypeObject *)PyType_FromSpec(&allowance_spec);
-        holder_type = (PyTypeObject *)PyType_FromSpec(&holder_spec);
-        active_name = PyUnicode_InternFromString("active");
-        callback_name = PyUnicode_InternFromString("callback");
-        shape_name = PyUnicode_InternFromString("shape");
-        if (allowance_type == NULL || holder_type == NULL || active_name == NULL || callback_name == NULL ||
-            shape_name == NULL || (permit_type = (PyTypeObject *)PyType_FromSpec(&permit_spec)) == NULL)
-            return -1;
-    }
-    return PyModule_AddObjectRef(module, "Allowance", (PyObject *)allowance_type) < 0 ||
-                   PyModule_AddObjectRef(module, "Permit", (PyObject *)permit_type) < 0 ||
-                   PyModule_AddObjectRef(module, "Holder", (PyObject *)holder_type) < 0
-               ? -1
-               : 0;
-}
 
 /* bind_notes(context, recording, graph task, CPU clock, wake, refill, process groups): functions without arguments, but
  * for `refill`, which is given what a permit tells when its allowance does not suffice; `wake` is called when a note
@@ -220,6 +40,10 @@ ns_bind_notes(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
             return PyErr_Format(PyExc_TypeError, "bind_notes takes functions first");
     if (!PyDict_Check(args[GROUPS]))
         return PyErr_Format(PyExc_TypeError, "bind_notes takes a dictionary of process groups");
+    if (shape_name == NULL && ((active_name = PyUnicode_InternFromString("active")) == NULL ||
+                               (callback_name = PyUnicode_InternFromString("callback")) == NULL ||
+                               (shape_name = PyUnicode_InternFromString("shape")) == NULL))
+        return NULL;
     for (int i = 0; i < FUNCTIONS; i++) {
         Py_XDECREF(asked[i].callable);
         asked[i] = ns_resolve(args[i]);
@@ -245,10 +69,10 @@ permit_of(PyObject *observer)
         return active == Py_False ? Py_None : NULL;
     PyObject *callback = PyObject_GetAttr(observer, callback_name);
     Py_XDECREF(callback); /* the observer holds it */
-    if (callback == NULL || !PyObject_TypeCheck(callback, holder_type))
+    if (callback == NULL || !PyObject_TypeCheck(callback, ns_holder_type))
         return NULL;
     PyObject *permit = ((Holder *)callback)->permit;
-    return permit != NULL && Py_IS_TYPE(permit, permit_type) ? permit : NULL;
+    return permit != NULL && Py_IS_TYPE(permit, ns_permit_type) ? permit : NULL;
 }
 
 typedef struct {
