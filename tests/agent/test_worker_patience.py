@@ -1,4 +1,4 @@
-"""A worker that waits long for more is woken once for many items; at once if they pile up or somebody asks."""
+"""A worker that waits long for more: woken once for many items, or at once if they pile up, or are wanted."""
 
 from __future__ import annotations
 
