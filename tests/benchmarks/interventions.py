@@ -24,7 +24,8 @@ SIZES: Final = (50, 200, 500, 2_000, 5_000)
 NNSIGHT: Final = "nnsight==0.8.1"
 # The largest that each may cost, in µs for each module.
 GOALS: Final[Mapping[str, Goal]] = {"read": at_most(2.5), "read_write": at_most(2.5)}
-KINDS: Final = ("idle", "untouched", "read", "edit", "read_write", "input_output", "cache")
+KINDS: Final = ("idle", "untouched", "read", "tree", "edit", "read_write", "input_output", "cache")
+TOUCHING: Final = frozenset(KINDS) - {"idle", "untouched"}
 RATIO: Final = at_least(2.5)
 
 
@@ -39,6 +40,8 @@ def figures(run: Run) -> Iterator[Figure]:
                 yield from _stack(size, wanted, told, note)
         if run.wants("interventions.fixed", "interventions.ops", "interventions.generation"):
             yield from _others(child.ask("others", rounds=run.rounds), note)
+        if run.wants("interventions.smollm2"):
+            yield from _smollm2(child.ask("smollm2", rounds=run.rounds), note)
 
 
 def _python(run: Run) -> tuple[str, dict[str, str], str]:
@@ -67,7 +70,7 @@ def _stack(size: int, kinds: list[str], told: Mapping[str, Any], note: str) -> I
         yield Figure(
             f"interventions.{kind}.{size}", ours, "µs", GOALS.get(kind), peers={"nnsight": theirs}, note=how
         )
-        if kind in {"read", "read_write"} and theirs is not None:
+        if kind in TOUCHING and theirs is not None:
             yield Figure(
                 f"interventions.{kind}_ratio.{size}", theirs / ours, "×", RATIO,
                 note=f"nnsight's cost over ours, in the same rounds: {theirs:.2f} and {ours:.2f} µs",
@@ -80,7 +83,21 @@ def _others(told: Mapping[str, Any], note: str) -> Iterator[Figure]:
         ("ops", "one read of a torch function inside a module, over an untouched trace"),
         ("generation", "each step of a loop that reads and writes one module"),
     ):
+        ours, theirs = told["ours"][name], told["nnsight"].get(name)
         yield Figure(
-            f"interventions.{name}", told["ours"][name], "µs", peers={"nnsight": told["nnsight"].get(name)},
+            f"interventions.{name}", ours, "µs", peers={"nnsight": theirs},
             note=f"{how}; median of {told['rounds']} rounds{note}",
         )  # fmt: skip
+        if theirs is not None:
+            yield Figure(
+                f"interventions.{name}_ratio", theirs / ours, "×", RATIO if name != "fixed" else None,
+                note=f"nnsight's cost over ours, in the same rounds: {theirs:.1f} and {ours:.1f} µs",
+            )  # fmt: skip
+
+
+def _smollm2(told: Mapping[str, Any], note: str) -> Iterator[Figure]:
+    yield Figure(
+        "interventions.smollm2", told["ours"], "%", at_most(1.0), peers={"nnsight": told["nnsight"]},
+        note=f"one read and write for each of {told['layers']} layers, over a plain forward of "
+        f"{told['tokens']} tokens ({told['plain_ms']:.0f} ms); median of {told['rounds']} pairs{note}",
+    )  # fmt: skip

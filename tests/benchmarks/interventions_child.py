@@ -16,6 +16,7 @@ from tests.benchmarks.children import serve
 from torch import nn
 
 import neuronscope as ns
+from neuronscope.demo.models import prepare_smollm2
 
 try:
     nnsight: Any = importlib.import_module("nnsight")
@@ -28,7 +29,12 @@ Variants = Mapping[str, Callable[[], Any]]
 @torch.no_grad()
 def answer(command: str, **asked: Any) -> dict[str, Any]:
     """What the parent asks for."""
-    return others(**asked) if command == "others" else stack(**asked)
+    commands: Mapping[str, Callable[..., dict[str, Any]]] = {
+        "stack": stack,
+        "others": others,
+        "smollm2": smollm2,
+    }
+    return commands[command](**asked)
 
 
 def stack(size: int, rounds: float) -> dict[str, Any]:
@@ -66,6 +72,10 @@ def _ours(net: nn.Module, x: torch.Tensor, size: int) -> Variants:
         with model.trace(x) as t:
             return [t[path].output for path in paths]
 
+    def tree() -> list[Any]:
+        with model.trace(x) as t:
+            return [t[number].output for number in range(size)]
+
     def edit() -> None:
         with model.trace(x) as t:
             for path in paths:
@@ -89,14 +99,15 @@ def _ours(net: nn.Module, x: torch.Tensor, size: int) -> Variants:
             return t.cache("*")
 
     return {
-        "idle": lambda: net(x), "untouched": untouched, "read": read, "edit": edit, "read_write": read_write,
-        "input_output": input_output, "cache": cache,
+        "idle": lambda: net(x), "untouched": untouched, "read": read, "tree": tree, "edit": edit,
+        "read_write": read_write, "input_output": input_output, "cache": cache,
     }  # fmt: skip
 
 
 def _nnsight(net: nn.Module, x: torch.Tensor) -> Variants:
     model: Any = nnsight.NNsight(net)
     layers = list(model)
+    size = len(layers)
     constant = torch.zeros(1, 8)
 
     def untouched() -> None:
@@ -108,6 +119,12 @@ def _nnsight(net: nn.Module, x: torch.Tensor) -> Variants:
             outs = nnsight.save([])
             for layer in layers:
                 outs.append(layer.output)
+
+    def tree() -> None:
+        with model.trace(x):
+            outs = nnsight.save([])
+            for number in range(size):
+                outs.append(model[number].output)
 
     def edit() -> None:
         with model.trace(x):
@@ -130,8 +147,8 @@ def _nnsight(net: nn.Module, x: torch.Tensor) -> Variants:
             kept = tracer.cache(device=None)  # noqa: F841
 
     return {
-        "idle": lambda: net(x), "untouched": untouched, "read": read, "edit": edit, "read_write": read_write,
-        "input_output": input_output, "cache": cache,
+        "idle": lambda: net(x), "untouched": untouched, "read": read, "tree": tree, "edit": edit,
+        "read_write": read_write, "input_output": input_output, "cache": cache,
     }  # fmt: skip
 
 
@@ -198,6 +215,57 @@ def _nnsight_others(net: nn.Module, x: torch.Tensor, steps: int) -> Variants:
                 model.part.output = model.part.output
 
     return {"fixed": fixed, "ops": ops, "generation": generation}
+
+
+def smollm2(rounds: float) -> dict[str, Any]:
+    """What a read and a write in each layer add to a forward of SmolLM2, in percent of it."""
+    library: Any = importlib.import_module("transformers")
+    net = library.AutoModelForCausalLM.from_pretrained(prepare_smollm2()).eval()
+    ids = torch.arange(100, 116).unsqueeze(0)
+    model = ns.Model.wrap(net)
+    paths = [f"model.layers.{number}" for number in range(net.config.num_hidden_layers)]
+
+    def ours() -> None:
+        with model.trace(ids) as t:
+            for path in paths:
+                site = t[path]
+                site.output = site.output
+
+    variants: dict[str, Callable[[], Any]] = {"ours": ours}
+    if nnsight is not None:
+        other: Any = nnsight.NNsight(net)
+
+        def theirs() -> None:
+            with other.trace(ids):
+                for layer in other.model.layers:
+                    layer.output = layer.output
+
+        variants["nnsight"] = theirs
+    told: dict[str, Any] = {
+        "rounds": int(rounds),
+        "layers": len(paths),
+        "tokens": ids.numel(),
+        "nnsight": None,
+    }
+    for side, call in variants.items():  # one after the other, since nnsight leaves something on the model
+        plain, pairs = _pairs(lambda: net(ids), call, int(rounds))
+        told[side] = 100 * statistics.median(pairs) / plain
+        told.setdefault("plain_ms", plain / 1e6)
+    return told
+
+
+def _pairs(plain: Callable[[], Any], call: Callable[[], Any], rounds: int) -> tuple[float, list[int]]:
+    """Thread CPU time of a plain call in ns, and what the other adds to the one before it, in each round."""
+    plain()
+    call()
+    times: list[tuple[int, int]] = []
+    for _ in range(rounds):
+        start = time.thread_time_ns()
+        plain()
+        between = time.thread_time_ns()
+        call()
+        times.append((between - start, time.thread_time_ns() - between))
+    return statistics.median(first for first, _ in times), [second - first for first, second in times]
 
 
 def _named(side: str, variants: Variants) -> Variants:
