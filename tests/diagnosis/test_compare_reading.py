@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as changed
@@ -146,6 +147,37 @@ def test_what_a_process_runs_on_is_compared(tmp_path: Path) -> None:
     assert result.kinds == (Kind.ENVIRONMENT_CHANGED,)
     assert result.causes[0].subject == "torch"
     assert ns.compare(sides[0], sides[2]).kinds == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "subject", "told"),
+    [
+        ({names.GPU_DRIVER: "580.65.06"}, "GPU driver", "580.65.06"),
+        ({names.GPUS: ["NVIDIA L4 ×1"]}, "NVIDIA H200, NVIDIA L4", "NVIDIA L4"),
+        ({names.GPUS: ["NVIDIA H200 ×2"]}, "NVIDIA H200", "×2"),
+        ({"host.cpu.model.name": "Ampere-1a"}, "processor", "Ampere-1a"),
+        ({"host.arch": "aarch64"}, "architecture", "aarch64"),
+        ({names.GPUS: [], names.GPU_DRIVER: None}, "GPU driver, NVIDIA H200", "gone"),
+    ],
+)
+def test_another_driver_or_other_hardware_is_told(changes: dict[str, Any], subject: str, told: str) -> None:
+    """By the driver's version, the models of processors and how many; not by libraries alone."""
+    old: dict[str, Any] = {
+        names.GPU_DRIVER: "570.86.10",
+        names.GPUS: ["NVIDIA H200 ×1"],
+        "process.runtime.version": "3.12.1",
+        "host.cpu.model.name": "EPYC 9654",
+        "host.arch": "x86_64",
+        names.PACKAGES: ["torch 2.9.0"],
+    }
+    sides = [
+        Artifact(Telemetry(service.spans(), []), (resource,))
+        for service, resource in ((BEFORE, old), (AFTER, {**old, **changes}))
+    ]
+    result = ns.compare(*sides)
+    assert result.kinds == (Kind.ENVIRONMENT_CHANGED,)
+    assert result.causes[0].subject == subject
+    assert told in result.causes[0].summary
 
 
 @pytest.mark.parametrize(
