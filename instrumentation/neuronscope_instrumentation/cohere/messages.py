@@ -8,7 +8,7 @@ from typing import Any, Final
 from neuronscope.instrumentation import Message
 from neuronscope_instrumentation.common import parts as common
 from neuronscope_instrumentation.common.fields import field, items, text
-from neuronscope_instrumentation.common.parts import Part, address, without_none
+from neuronscope_instrumentation.common.parts import Part, address
 
 _ROLES: Final = {"chatbot": "assistant"}
 
@@ -16,15 +16,8 @@ _ROLES: Final = {"chatbot": "assistant"}
 def read_message(message: Any) -> Message:
     """One message of version 2, as it was sent."""
     role = text(field(message, "role")) or "user"
-    content = field(message, "content")
     if role == "tool":
-        response: Any = content if isinstance(content, str) else list(content_parts(content))
-        answer = {
-            "type": "tool_call_response",
-            "id": text(field(message, "tool_call_id")),
-            "response": response,
-        }
-        return Message(role, [without_none(answer)])
+        return Message(role, [common.tool_response(message, content_parts)])
     return Message(role, list(answer_parts(message)))
 
 

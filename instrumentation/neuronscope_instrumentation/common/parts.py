@@ -34,6 +34,14 @@ def content_parts(content: Any, read_block: Callable[[Any], Part]) -> Iterator[P
         yield read_block(block)
 
 
+def tool_response(message: Any, read_content: Callable[[Any], Iterator[Part]]) -> Part:
+    """What a tool has answered, from a message of the role ``tool``."""
+    content = field(message, "content")
+    response: Any = content if isinstance(content, str) else list(read_content(content))
+    answer = {"type": "tool_call_response", "id": text(field(message, "tool_call_id")), "response": response}
+    return without_none(answer)
+
+
 def function_call(call: Any) -> Part:
     """A tool call whose name and arguments are those of a `function`."""
     function = field(call, "function")

@@ -24,6 +24,7 @@ from neuronscope_instrumentation.openai.embeddings import EMBEDDINGS as OPENAI_E
 from neuronscope_instrumentation.openai.embeddings import keep_embeddings, read_embeddings
 from neuronscope_instrumentation.openai.events import RESPONSES as OPENAI_RESPONSES
 from neuronscope_instrumentation.openai.responses import keep_request
+from neuronscope_instrumentation.openai.routes import KEPT
 
 # LiteLLM's names of providers where OpenTelemetry has another.
 PROVIDERS: Final[Mapping[str, str]] = {
@@ -44,28 +45,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "xai": "x_ai",
 }
 UNKNOWN: Final = "litellm"  # until the answer tells
-_KEPT: Final = frozenset(
-    {
-        "dimensions",
-        "encoding_format",
-        "frequency_penalty",
-        "max_completion_tokens",
-        "max_output_tokens",
-        "max_tokens",
-        "model",
-        "n",
-        "presence_penalty",
-        "previous_response_id",
-        "reasoning_effort",
-        "seed",
-        "service_tier",
-        "stream",
-        "temperature",
-        "top_k",
-        "top_n",
-        "top_p",
-    }
-)
+_KEPT: Final = KEPT | {"top_n"}
 Keep = Callable[[dict[str, Any], Mapping[str, Any], bool], None]
 TakeSnapshot = Callable[[Any, dict[str, Any], bool], Snapshot | None]
 

@@ -16,13 +16,7 @@ def read_message(message: Any) -> Message:
     role = text(field(message, "role")) or "user"
     content = field(message, "content")
     if role == "tool":
-        response: Any = content if isinstance(content, str) else list(content_parts(content))
-        answer = {
-            "type": "tool_call_response",
-            "id": text(field(message, "tool_call_id")),
-            "response": response,
-        }
-        return Message(role, [without_none(answer)])
+        return Message(role, [common.tool_response(message, content_parts)])
     calls = map(common.function_call, items(field(message, "tool_calls")))
     return Message(role, [*content_parts(content), *calls])
 

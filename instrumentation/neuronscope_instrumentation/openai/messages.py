@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from neuronscope.instrumentation import Message
 from neuronscope_instrumentation.common.fields import field, items, text
-from neuronscope_instrumentation.common.parts import Part, address, blob, tool_call, without_none
+from neuronscope_instrumentation.common.parts import Part, address, blob, tool_call, tool_response
 
 _ROLES: Final = {"developer": "system", "function": "tool"}
 _FINISH: Final = {"tool_calls": "tool_call", "function_call": "tool_call"}
@@ -75,10 +75,7 @@ def _part(part: Any) -> Part:
 
 
 def _tool_result(message: Any) -> Iterator[Part]:
-    content = field(message, "content")
-    response: Any = content if isinstance(content, str) else list(_content(content))
-    answer = {"type": "tool_call_response", "id": text(field(message, "tool_call_id")), "response": response}
-    yield without_none(answer)
+    yield tool_response(message, _content)
 
 
 def _tool_call(call: Any) -> Part:

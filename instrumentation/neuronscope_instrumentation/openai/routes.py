@@ -25,7 +25,7 @@ from neuronscope_instrumentation.openai.responses import COMPACT, RESPONSE_ID, k
 from neuronscope_instrumentation.openai.searches import SEARCH, keep_search, store_of
 
 # Parameters kept of a request's body: scalars, which nobody can change afterwards.
-_KEPT: Final = frozenset(
+KEPT: Final = frozenset(
     {
         "background",
         "dimensions",
@@ -82,7 +82,7 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
     extra = told.get("extra_json")
     if extra:
         body = {**body, **extra}  # as the SDK merges `extra_body`
-    kept = subset(body, _KEPT)
+    kept = subset(body, KEPT)
     keep(kept, body, content)
     target = store_of(url) if endpoint is SEARCH else text(body.get("model"))
     return Snapshot(endpoint, target, kept, peer_of(client) if is_path else peer(client, url))
