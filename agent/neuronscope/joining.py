@@ -23,6 +23,8 @@ from neuronscope.modelcall import ModelCall
 from neuronscope.recording import Recording
 from neuronscope.signals.records import Fidelity
 
+NOT_RUN: Final = "not run"
+
 
 @dataclass(slots=True)
 class _Joined:
@@ -104,7 +106,11 @@ def _observe(joined: _Joined, want: Fidelity, scope: Recording, layer_id: str) -
 
 
 def _leave(joined: _Joined, scope: Recording, ref: weakref.ref[Any], adapter: BackendAdapter) -> None:
-    """The scope ends: a model of which nothing was seen is named in its span."""
+    """The scope ends: a model of which nothing was seen is named in its span.
+
+    One that simply did not run is named only if there is nothing else in the scope, which then is known when
+    its span, the last of all, is recorded.
+    """
     watched = bool(joined.undo)
     joined.leave()
     model = ref()
@@ -115,9 +121,9 @@ def _leave(joined: _Joined, scope: Recording, ref: weakref.ref[Any], adapter: Ba
         return  # the scope was about another model
     if isinstance(adapter, ObservingBackend):
         call = scope.root.model_call = call or ModelCall(joined.name)
+        call.is_alone = scope.is_empty
         for name, why in adapter.not_visited(model, [joined.name], ()).items():
-            if why != "not run" or name not in call.watched:  # models may share a name
-                call.watched[name] = why
+            (call.idle if why == NOT_RUN else call.watched)[name] = why
 
 
 MEMBERS: Final = _Members()

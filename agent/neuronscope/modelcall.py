@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -97,6 +97,8 @@ class ModelCall:
         facts: attributes about the model itself.
         places: what `neuronscope.notes` keeps about where its layers run.
         watched: why layers were not seen, by layer; told of those that have no run.
+        idle: the same of models that a scope watches by itself; told if there is nothing else in it.
+        is_alone: is there nothing else in the scope?
     """
 
     model: str
@@ -115,6 +117,8 @@ class ModelCall:
     fleeting: bool = False
     places: dict[tuple[object, ...], Any] = field(default_factory=dict[tuple[object, ...], Any])
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    idle: dict[str, str] = field(default_factory=dict[str, str])
+    is_alone: Callable[[], bool] | None = None
     _blank_layers: Sequence[str] = ()
     _blank: int = 0
 
@@ -183,6 +187,8 @@ class ModelCall:
             }
         if self.runs:  # else no layer was watched in any forward: hundreds of them are not counted one by one
             self.settle()
+        if self.idle and not (self.runs or self.watched or self._alone()):
+            return {}
         attributes: dict[str, Any] = {names.MODEL_NAME: self.model, **self.facts}
         if self.root_ends:
             first, last = self.root_ends[0], self.root_ends[-1]
@@ -248,5 +254,9 @@ class ModelCall:
             )
         return attributes
 
+    def _alone(self) -> bool:
+        return self.is_alone is None or self.is_alone()
+
     def _not_visited(self) -> dict[str, str]:
-        return {layer: why for layer, why in self.watched.items() if not self.runs[layer]}
+        told = {**self.watched, **self.idle} if self.idle and self._alone() else self.watched
+        return {layer: why for layer, why in told.items() if not self.runs[layer]}

@@ -103,6 +103,11 @@ class Recording:
         with self._lock:
             return sorted(self._spans, key=lambda span: span.start_unix_ns)
 
+    def is_empty(self) -> bool:
+        """Is there neither a span nor a layer's run?"""
+        with self._lock:
+            return not self._spans and not self._layers
+
     def layers(self) -> list[LayerRecord]:
         """The layer records so far, in the order they were taken."""
         with self._lock:

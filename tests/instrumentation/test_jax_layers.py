@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from flax import nnx
+from opentelemetry import trace
 
 import jaxnets
 import neuronscope as ns
@@ -295,6 +296,30 @@ def test_a_scope_in_which_nothing_was_seen_says_so() -> None:
         pass
     (span,) = scope.artifact.telemetry.spans
     assert "LinenNet: not run" in span.attributes[names.LAYERS_NOT_VISITED]  # type: ignore[operator]
+    del wrapped
+
+
+def test_a_scope_about_something_else_says_nothing_of_models_that_did_not_run() -> None:
+    """A span of the service's own, a scope in it, another model: these are what it is about."""
+    model, _ = jaxnets.linen()
+    wrapped = ns.Model.wrap(model)
+
+    def span_of_its_own() -> None:
+        with trace.get_tracer("service").start_as_current_span("work"):
+            pass
+
+    def inner_scope() -> None:
+        with ns.Scope("inner"):
+            pass
+
+    other = jaxnets.NnxNet()
+    ns.Platform()
+    for about in (span_of_its_own, inner_scope, lambda: ns.Model.wrap(other).model(ROWS)):
+        with ns.Scope("outer", max_overhead_pct=1000) as scope:
+            about()
+        (span,) = (span for span in scope.artifact.telemetry.spans if span.name == "outer")
+        assert names.LAYERS_NOT_VISITED not in span.attributes
+        assert span.attributes.get(names.MODEL_NAME) != "LinenNet"
     del wrapped
 
 
