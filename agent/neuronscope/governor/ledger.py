@@ -56,7 +56,7 @@ class Ledger:
             share.weight += 1.0
             if hot_ns:
                 most = self._most.get(probe, _FIRST_MOST_NS)
-                counted = hot_ns if hot_ns < most else most  # this runs for every call
+                counted = min(most, hot_ns)
                 self._most[probe] = most + MOST_FOLLOWS * (CLIP * counted - most)
                 share.hot_ns += counted
 

@@ -42,7 +42,7 @@ def keep_chat(kept: dict[str, Any], body: Mapping[str, Any], content: bool) -> N
     messages: Any = body.get("messages")
     is_list = isinstance(messages, _LISTS)
     if is_list:
-        kept[_MESSAGE_COUNT] = len(messages)
+        kept[_MESSAGE_COUNT] = len(messages)  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if content:
         kept[_MESSAGES] = [*messages] if is_list else []  # never what reading would use up
     if not _RARE.isdisjoint(body):
