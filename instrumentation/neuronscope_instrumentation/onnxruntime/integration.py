@@ -13,11 +13,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from opentelemetry import context as otel_context
-from opentelemetry.trace import SpanKind, StatusCode
-
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import type_name
+from neuronscope.engine.work import Work
 from neuronscope.instrumentation import (
     ClientIntegration,
     Endpoint,
@@ -34,7 +32,6 @@ from neuronscope_instrumentation.onnxruntime import sessions
 
 if TYPE_CHECKING:
     from neuronscope.engine import Engine
-    from neuronscope.engine.span import LightSpan
 
 LIBRARY: Final = "neuronscope.onnxruntime"
 PEER: Final = Peer("onnxruntime")
@@ -107,24 +104,21 @@ def _install(engine: Engine, module: str) -> Callable[[], None]:
     def run_async(
         self: Any, output_names: Any, input_feed: Any, callback: Any, user_data: Any, run_options: Any = None
     ) -> Any:
-        opened = GUARD.call("onnxruntime.run_async", _open, engine, self, input_feed)
-        if opened is None:
+        work = GUARD.call("onnxruntime.run_async", _begin, engine, self, input_feed)
+        if work is None:
             return original(self, output_names, input_feed, callback, user_data, run_options)
-        span, context = opened
         names_of = GUARD.call("onnxruntime.outputs", sessions.output_names, self, output_names)
-        told = _Told(engine, span, names_of or [])
-        token = otel_context.attach(context)
-        try:
+        told = _Told(work, names_of or [])
+        with work.current():
             # The callback comes in a thread of the runtime's: it gets the context of here and now.
             within = contextvars.copy_context()
-            return original(
-                self, output_names, input_feed, told.before(callback, within), user_data, run_options
-            )
-        except BaseException as error:
-            GUARD.call("onnxruntime.failed", told.end, type_name(error), None)
-            raise
-        finally:
-            otel_context.detach(token)
+            try:
+                return original(
+                    self, output_names, input_feed, told.before(callback, within), user_data, run_options
+                )
+            except BaseException as error:
+                GUARD.call("onnxruntime.failed", told.end, type_name(error), None)
+                raise
 
     session.run_async = run_async
 
@@ -135,7 +129,7 @@ def _install(engine: Engine, module: str) -> Callable[[], None]:
     return undo
 
 
-def _open(engine: Engine, session: Any, feed: Any) -> tuple[LightSpan, otel_context.Context] | None:
+def _begin(engine: Engine, session: Any, feed: Any) -> Work | None:
     name = sessions.name_of(session)
     attributes = {
         names.OPERATION_NAME: Operation.INFERENCE.value,
@@ -143,15 +137,14 @@ def _open(engine: Engine, session: Any, feed: Any) -> tuple[LightSpan, otel_cont
         names.REQUEST_MODEL: name,
         **_facts(_kept(session, feed)),
     }
-    return engine.open_span(f"{Operation.INFERENCE.value} {name}", SpanKind.INTERNAL, LIBRARY, attributes)
+    return Work.begin(engine, f"{Operation.INFERENCE.value} {name}", LIBRARY, attributes)
 
 
 class _Told:
     """Ends a run's span when its callback is called: first, so that the callback's time is not the run's."""
 
-    def __init__(self, engine: Engine, span: LightSpan, output_names: list[str]) -> None:
-        self._engine = engine
-        self._span = span
+    def __init__(self, work: Work, output_names: list[str]) -> None:
+        self._work = work
         self._names = output_names
 
     def before(self, callback: Any, within: contextvars.Context) -> Callable[[Any, Any, str], Any]:
@@ -166,13 +159,12 @@ class _Told:
     def end(self, error: str | None, results: Any) -> None:
         """What came of it."""
         if error is not None:
-            self._span.set_attribute(names.ERROR_TYPE, error)
-            self._span.set_status(StatusCode.ERROR)
+            self._work.fail(error)
         elif isinstance(results, list | tuple):
             values = cast("list[Any]", results)
             told = sessions.texts(sessions.describe_outputs(values, self._names))
-            self._span.set_attribute(names.MODEL_OUTPUTS, told)
-        self._engine.finish(self._span)
+            self._work.tell(names.MODEL_OUTPUTS, told)
+        self._work.end()
 
 
 ONNXRUNTIME: Final = ClientIntegration(

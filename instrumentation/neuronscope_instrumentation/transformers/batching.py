@@ -14,16 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry import context as otel_context
-from opentelemetry.trace import SpanKind, StatusCode
-
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.work import Work
 from neuronscope.instrumentation import ClientIntegration, Kind, Operation
 from neuronscope.signals import names
 
 if TYPE_CHECKING:
     from neuronscope.engine import Engine
-    from neuronscope.engine.span import LightSpan
 
 LIBRARY: Final = "neuronscope.transformers"
 _MODULE: Final = "transformers.generation.continuous_batching.continuous_api"
@@ -35,13 +32,13 @@ _opening: Final = threading.local()
 class _Request:
     """A request under way."""
 
-    span: LightSpan
+    work: Work
     router: int
     limit: int | None
 
 
 @dataclass(slots=True)
-class _Work:
+class _Stretch:
     """A stretch of batched work of one manager.
 
     Attributes:
@@ -50,7 +47,7 @@ class _Work:
         steps: forwards.
     """
 
-    span: LightSpan
+    work: Work
     requests: int = 0
     left: int = 0
     steps: int = 0
@@ -63,7 +60,7 @@ class _Book:
         self._engine = engine
         self._lock = threading.Lock()
         self._requests: dict[tuple[int, str], _Request] = {}
-        self._work: dict[int, _Work] = {}
+        self._stretches: dict[int, _Stretch] = {}
 
     def open(self, manager: Any, arguments: dict[str, Any]) -> _Request | None:
         """A request is about to be added: its span, in the caller's context."""
@@ -86,34 +83,31 @@ class _Book:
         if arguments.get("streaming"):
             attributes[names.REQUEST_STREAM] = True
         title = f"{Operation.TEXT_COMPLETION.value} {name}"
-        opened = self._engine.open_span(title, SpanKind.INTERNAL, LIBRARY, attributes, nested=True)
-        if opened is None:
-            return None
-        return _Request(opened[0], id(manager.output_router), limit)
+        work = Work.begin(self._engine, title, LIBRARY, attributes, nested=True)
+        return None if work is None else _Request(work, id(manager.output_router), limit)
 
     def register(self, request: _Request, request_id: str, name: str) -> None:
         """The request has an id: before any other thread can know of it."""
         with self._lock:
             self._requests[request.router, request_id] = request
-            work = self._work.get(request.router)
-            if work is None:
-                attributes: dict[str, Any] = {names.MODEL_NAME: name}
-                opened = self._engine.open_span(
-                    f"batch {name}", SpanKind.INTERNAL, LIBRARY, attributes, within=otel_context.Context()
+            stretch = self._stretches.get(request.router)
+            if stretch is None:
+                work = Work.begin(
+                    self._engine, f"batch {name}", LIBRARY, {names.MODEL_NAME: name}, apart=True
                 )
-                if opened is None:
+                if work is None:
                     return
-                work = self._work[request.router] = _Work(opened[0])
-            work.requests += 1
-            work.left += 1
-            if work.requests <= MAX_LINKS:
-                work.span.add_link(request.span.get_span_context())
+                stretch = self._stretches[request.router] = _Stretch(work)
+            stretch.requests += 1
+            stretch.left += 1
+            if stretch.requests <= MAX_LINKS:
+                stretch.work.link(request.work)
 
     def step(self, router: int) -> None:
         """A forward has run."""
-        work = self._work.get(router)
-        if work is not None:
-            work.steps += 1
+        stretch = self._stretches.get(router)
+        if stretch is not None:
+            stretch.steps += 1
 
     def deliver(self, router: int, output: Any) -> None:
         """Something of a request is delivered."""
@@ -125,42 +119,41 @@ class _Book:
         self._end(
             router,
             request_id,
-            lambda request: request.span.set_attribute(names.FINISH_REASONS, ["cancelled"]),
+            lambda request: request.work.tell(names.FINISH_REASONS, ["cancelled"]),
         )
 
     def _end(self, router: int, request_id: str, tell: Callable[[_Request], None]) -> None:
         """End a request's span, and that of the work if it was the last one."""
         with self._lock:
             request = self._requests.pop((router, request_id), None)
-            work = self._work.get(router)
+            stretch = self._stretches.get(router)
             if request is None:
                 return
             done = False
-            if work is not None:
-                work.left -= 1
-                done = not work.left
+            if stretch is not None:
+                stretch.left -= 1
+                done = not stretch.left
                 if done:
-                    del self._work[router]
+                    del self._stretches[router]
         tell(request)
-        self._engine.finish(request.span)
-        if work is not None and done:
-            work.span.set_attribute(names.MODEL_BATCH, work.requests)
-            work.span.set_attribute(names.MODEL_FORWARDS, work.steps)
-            self._engine.finish(work.span)
+        request.work.end()
+        if stretch is not None and done:
+            stretch.work.tell(names.MODEL_BATCH, stretch.requests)
+            stretch.work.tell(names.MODEL_FORWARDS, stretch.steps)
+            stretch.work.end()
 
 
 def _tell(request: _Request, output: Any) -> None:
-    span, tokens = request.span, len(output.generated_tokens)
-    span.set_attribute(names.OUTPUT_TOKENS, tokens)
+    work, tokens = request.work, len(output.generated_tokens)
+    work.tell(names.OUTPUT_TOKENS, tokens)
     begun, _ = output.lifespan
     if begun > 0:
-        span.set_attribute(names.MODEL_QUEUE, max(0.0, begun - output.created_time))
+        work.tell(names.MODEL_QUEUE, max(0.0, begun - output.created_time))
     if output.error is not None:
-        span.set_attribute(names.ERROR_TYPE, "RuntimeError")
-        span.set_status(StatusCode.ERROR)
+        work.fail("RuntimeError")
     else:
         cut = request.limit is not None and tokens >= request.limit
-        span.set_attribute(names.FINISH_REASONS, ["length" if cut else "stop"])
+        work.tell(names.FINISH_REASONS, ["length" if cut else "stop"])
 
 
 def _install(engine: Engine, module: str) -> Callable[[], None]:
@@ -187,7 +180,7 @@ def _install(engine: Engine, module: str) -> Callable[[], None]:
             finally:
                 refused, _opening.request = _opening.request, None
                 if refused is not None:
-                    GUARD.call("batching.refused", _refuse, engine, refused)
+                    GUARD.call("batching.refused", _refuse, refused)
 
         return call
 
@@ -253,10 +246,10 @@ def _name(manager: Any) -> str:
     return model_name(manager.model)
 
 
-def _refuse(engine: Engine, request: _Request) -> None:
+def _refuse(request: _Request) -> None:
     """The manager takes no requests: the caller gets None, and nothing will be delivered."""
-    request.span.set_attribute(names.FINISH_REASONS, ["refused"])
-    engine.finish(request.span)
+    request.work.tell(names.FINISH_REASONS, ["refused"])
+    request.work.end()
 
 
 BATCHING: Final = ClientIntegration(
