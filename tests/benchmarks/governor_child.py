@@ -196,7 +196,7 @@ class Service:
             start = time.process_time_ns()
             for _ in range(calls):
                 run()
-            if arm != "off":
+            if arm != "off" and self._engine is not None:
                 self._engine.flush(10)
             cpu[arm] += (time.process_time_ns() - start) / 1e3
         if self._engine is not None:
