@@ -146,6 +146,8 @@ class Budget(Bucket):
             if self._hidden is not None:
                 self._hidden.turn(now)
             self._refresh(now)
+            if not self._affords_all(group):
+                self._take_back()
             chosen = self._affordable(group)
             if not chosen:
                 group.refused += 1
@@ -166,6 +168,8 @@ class Budget(Bucket):
         with self._lock:
             now = self._clock()
             self._refresh(now)
+            if self._balance() < 0:
+                self._take_back()
             if (self._left if self._paused else self._balance()) >= 0 and not self.exhausted:
                 return True
             self.unseen_calls += 1
@@ -229,6 +233,7 @@ class Budget(Bucket):
         self._refresh(now)
         if self._free:
             return self._grant_capture(site, want, nbytes)
+        self._take_back()
         if not self._after_known and self._queued + self._in_flight >= self._first_queued:
             site.refused += 1
             return _OFF
