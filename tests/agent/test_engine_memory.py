@@ -13,7 +13,7 @@ import pytest
 import fakelib
 import neuronscope as ns
 from neuronscope.engine import ENGINE
-from neuronscope.engine.ending import Endings
+from neuronscope.engine.intake import Intake
 from neuronscope.engine.span import LightSpan
 from neuronscope.signals import names
 from neuronscope.testing import InMemoryExporter
@@ -54,13 +54,14 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[LightSpa
     """Every span that ends from here on."""
     made: list[weakref.ref[LightSpan]] = []
 
-    hand_over = Endings.hand_over
+    put = Intake.put
 
-    def remember(engine: Endings, span: LightSpan) -> None:
-        made.append(weakref.ref(span))
-        hand_over(engine, span)
+    def remember(intake: Intake, item: Any, *nbytes: int) -> None:
+        if isinstance(item, LightSpan):
+            made.append(weakref.ref(item))
+        put(intake, item, *nbytes)
 
-    monkeypatch.setattr(Endings, "hand_over", remember)
+    monkeypatch.setattr(Intake, "put", remember)
     ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
     gc.collect()
     gc.disable()

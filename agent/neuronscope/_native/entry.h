@@ -21,7 +21,7 @@ enum { PIPELINE, POLICY, BEGAN, ENDED, RECEIVERS, QUICK_END };
     NAME(endpoint) NAME(peer) NAME(library) NAME(kind) NAME(headers) NAME(elapsed_ns) NAME(wall_ns) NAME(fault)        \
     NAME(succeed) NAME(leave) NAME(hand_over) NAME(replacement) NAME(bound) NAME(parameters) NAME(plain) NAME(site)    \
     NAME(name) NAME(snapshot) NAME(layer) NAME(model) NAME(inject_headers) NAME(unwrap) NAME(stream) NAME(body)        \
-    NAME(covers)
+    NAME(covers) NAME(content) NAME(size) NAME(_text_bytes) NAME(_unweighed) NAME(_worker) NAME(put)
 #define NS_AS_INDEX(name) N_##name,
 enum { NS_ENTRY_NAMES(NS_AS_INDEX) NAMES_END };
 
@@ -39,6 +39,19 @@ int ns_entry_ready(void);
 
 #define TOOL(self, which) PyTuple_GetItem((self)->tools, (which))
 #define GET(of, name) PyObject_GetAttr((of), ns_entry_names[N_##name])
+
+/* What the usual way needs to know; all references are held. */
+typedef struct {
+    int64_t started;
+    PyObject *quick, *ids, *current, *around, *arguments, *snapshot, *name;
+} Begun;
+
+/* A `SpanContext`, which is a tuple: the place of its last field, and how many it has. */
+enum { VALID = 5, IDENTITY_SIZE = 6 };
+
+/* Open a call in the usual way; the budget is told, and its context is the current one. */
+PyObject *ns_open_usual(Entry *self, Begun *begun); /* entry_open.c */
+int ns_open_ready(void);
 
 /* begin and succeed, as methods. */
 PyObject *ns_entry_begin(Entry *self, Args given, Py_ssize_t n);

@@ -72,9 +72,67 @@ keep_result(Entry *self, PyObject *call, PyObject *result)
     return 0;
 }
 
+/* Is there an attribute, and is it None or false?  -1 with an exception.  Takes the reference. */
+static int
+is_not(PyObject *value)
+{
+    int is = value == NULL ? -1 : PyObject_IsTrue(value);
+    Py_XDECREF(value);
+    return is < 0 ? -1 : !is;
+}
+
+/* Does the call hold what every call does, about?  0: Python weighs it. */
+static int
+is_light(Entry *self, PyObject *quick, PyObject *call)
+{
+    PyObject *policy = PyTuple_GetItem(quick, POLICY), *result = ns_field(call, C_RESULT), *endpoint, *left;
+    if (result == NULL || PyBytes_Check(result) || ns_field(call, C_SNAPSHOT) == NULL)
+        return 0;
+    int is = is_not(GET(policy, content));
+    if (is <= 0)
+        return is;
+    if ((endpoint = GET(ns_field(call, C_SNAPSHOT), endpoint)) == NULL)
+        return -1;
+    is = is_not(GET(endpoint, size));
+    Py_DECREF(endpoint);
+    if (is <= 0)
+        return is;
+    if ((is = is_not(GET(policy, keeps_texts))) != 0)
+        return is;
+    if ((is = is_not(GET(self->engine, _text_bytes))) <= 0)
+        return is;
+    if ((left = GET(self->engine, _unweighed)) == NULL)
+        return -1;
+    long calls = PyLong_AsLong(left);
+    Py_DECREF(left);
+    if (calls <= 0)
+        return calls == -1 && PyErr_Occurred() ? -1 : 0;
+    if ((left = PyLong_FromLong(calls - 1)) == NULL)
+        return -1;
+    is = PyObject_SetAttr(self->engine, ns_entry_names[N__unweighed], left);
+    Py_DECREF(left);
+    return is < 0 ? -1 : 1;
+}
+
+/* Queue a span that has ended, as `Endings.hand_over` does. */
+static int
+hand_over(Entry *self, PyObject *quick, PyObject *call, PyObject *span)
+{
+    int is = is_light(self, quick, call);
+    PyObject *worker = is < 0 ? NULL : GET(self->engine, _worker), *done;
+    if (worker == NULL)
+        return -1;
+    done = is && worker != Py_None
+               ? PyObject_CallMethodObjArgs(worker, ns_entry_names[N_put], span, NULL)
+               : PyObject_CallMethodObjArgs(self->engine, ns_entry_names[N_hand_over], span, NULL);
+    Py_DECREF(worker);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 /* End a span of ours and hand it to the worker, as `Endings.finish` does. */
 static int
-finish(Entry *self, PyObject *quick, PyObject *span)
+finish(Entry *self, PyObject *quick, PyObject *call, PyObject *span)
 {
     if (ns_field(span, S_END) != Py_None)
         return 0;
@@ -98,9 +156,7 @@ finish(Entry *self, PyObject *quick, PyObject *span)
     if (took == NULL)
         return -1;
     ns_put(span, S_HOT_NS, took);
-    told = PyObject_CallMethodObjArgs(self->engine, ns_entry_names[N_hand_over], span, NULL);
-    Py_XDECREF(told);
-    return told == NULL ? -1 : 0;
+    return hand_over(self, quick, call, span);
 }
 
 /* End the span, once, and let go of it, also by the context. */
@@ -114,7 +170,7 @@ end(Entry *self, PyObject *call)
     Py_INCREF(quick);
     ns_put(call, C_SPAN, Py_NewRef(Py_None));
     ns_put(call, C_CONTEXT, Py_NewRef(Py_None));
-    int done = finish(self, quick, span);
+    int done = finish(self, quick, call, span);
     Py_DECREF(quick);
     Py_DECREF(span);
     return done;

@@ -18,6 +18,7 @@ static PyMethodDef functions[] = {
     FAST("bill", ns_bill),
     FAST("mask", ns_mask),
     ONE("attributes_bytes", ns_attributes_bytes),
+    FAST("keep", ns_keep),
     FAST("add_fields", ns_add_fields),
     /* readings */
     ONE("text", ns_text_of),
@@ -35,6 +36,7 @@ static PyMethodDef functions[] = {
     FAST("arguments", ns_arguments),
     FAST("with_item", ns_with_item),
     ONE("split_ids", ns_split_ids),
+    ONE("make_note", ns_make_note),
     /* inside a torch model */
     FAST("bind_state", ns_bind_state),
     FAST("bind_slots", ns_bind_slots),

@@ -21,6 +21,7 @@ PyObject *ns_encode_attributes(PyObject *module, Args args, Py_ssize_t n);  /* p
 PyObject *ns_bill(PyObject *module, Args args, Py_ssize_t n);               /* bills.c */
 PyObject *ns_mask(PyObject *module, Args args, Py_ssize_t n);               /* policy.c */
 PyObject *ns_attributes_bytes(PyObject *module, PyObject *attributes);      /* policy.c */
+PyObject *ns_keep(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_add_fields(PyObject *module, Args args, Py_ssize_t n);         /* facts.c */
 PyObject *ns_text_of(PyObject *module, PyObject *value);                   /* facts.c */
 PyObject *ns_number_of(PyObject *module, PyObject *value);
@@ -35,6 +36,7 @@ PyObject *ns_fill_known(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_arguments(PyObject *module, Args args, Py_ssize_t n);          /* calls.c */
 PyObject *ns_with_item(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_split_ids(PyObject *module, PyObject *bits);
+PyObject *ns_make_note(PyObject *module, PyObject *tools);                  /* entry_note.c */
 PyObject *ns_bind_state(PyObject *module, Args args, Py_ssize_t n);         /* torch_state.c */
 PyObject *ns_bind_slots(PyObject *module, Args args, Py_ssize_t n);         /* torch_slots.c */
 PyObject *ns_leave(PyObject *module, PyObject *sites);

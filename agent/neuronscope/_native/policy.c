@@ -152,3 +152,61 @@ ns_attributes_bytes(PyObject *Py_UNUSED(module), PyObject *attributes)
     Py_DECREF(values);
     return one < 0 ? NULL : PyLong_FromSsize_t(size);
 }
+
+/* A value as OpenTelemetry's SDK keeps it: itself, or a list of plain values of one kind as a tuple; NULL without an
+ * exception when it is neither. */
+static PyObject *
+kept_form(PyObject *value)
+{
+    if (PyUnicode_CheckExact(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyBool_Check(value))
+        return Py_NewRef(value);
+    if (!PyList_CheckExact(value))
+        return NULL;
+    PyTypeObject *kind = NULL;
+    for (Py_ssize_t i = 0, count = PyList_Size(value); i < count; i++) {
+        PyObject *item = PyList_GetItem(value, i);
+        if (!(PyUnicode_CheckExact(item) || PyLong_CheckExact(item) || PyFloat_CheckExact(item) || PyBool_Check(item)) ||
+            (kind != NULL && Py_TYPE(item) != kind))
+            return NULL;
+        kind = Py_TYPE(item);
+    }
+    return PyList_AsTuple(value);
+}
+
+/* keep(attributes, told) -> those that `told` does not hold already, as the SDK keeps them; None if one of them is for
+ * the SDK to look at */
+PyObject *
+ns_keep(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
+{
+    if (!ns_takes("keep", n, 2))
+        return NULL;
+    if (!PyDict_Check(args[0]) || !PyDict_Check(args[1]))
+        return PyErr_Format(PyExc_TypeError, "keep takes two dictionaries");
+    PyObject *kept = PyDict_New(), *key, *value;
+    Py_ssize_t at = 0;
+    int done = kept == NULL ? -1 : 0, odd = 0;
+    while (done == 0 && !odd && PyDict_Next(args[0], &at, &key, &value)) {
+        if (!PyUnicode_CheckExact(key) || PyUnicode_GetLength(key) == 0) {
+            odd = 1;
+            break;
+        }
+        PyObject *before = PyDict_GetItemWithError(args[1], key); /* of an exact string: runs no Python code */
+        if (before == value)
+            continue;
+        if (before == NULL && PyErr_Occurred()) {
+            done = -1;
+            break;
+        }
+        PyObject *form = kept_form(value);
+        if (form == NULL) {
+            done = PyErr_Occurred() ? -1 : 0;
+            odd = 1;
+        } else {
+            done = PyDict_SetItem(kept, key, form);
+            Py_DECREF(form);
+        }
+    }
+    if (done < 0 || odd)
+        Py_CLEAR(kept);
+    return done == 0 && odd ? Py_NewRef(Py_None) : kept;
+}

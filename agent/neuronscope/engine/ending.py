@@ -16,7 +16,6 @@ from neuronscope.engine.finish import query_events, read_attributes
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.intake import SPAN_BYTES
 from neuronscope.engine.others import add_missing
-from neuronscope.engine.propagation import unobserved
 from neuronscope.engine.provider import takes_in
 from neuronscope.signals import names
 from neuronscope.signals.records import Attributes
@@ -24,6 +23,7 @@ from neuronscope.signals.records import Attributes
 if TYPE_CHECKING:
     from neuronscope.engine.content import ContentPolicy
     from neuronscope.engine.invocation import Invocation
+    from neuronscope.engine.provider import Pipeline
     from neuronscope.engine.span import LightSpan
     from neuronscope.engine.worker import Worker
     from neuronscope.governor import Budget
@@ -43,6 +43,7 @@ class Endings:
 
     budget: Budget
     _policy: ContentPolicy
+    _pipeline: Pipeline
     _worker: Worker | None
     _begun: int
     _not_before: int
@@ -125,12 +126,10 @@ class Endings:
             # A sampler decides which attributes a span starts with: the service's own may have dropped ours.
             held: Attributes = getattr(foreign, "attributes", None) or {}
             own = span.own or {}
-            told = own if len(held) >= len(own) else {}
-            set_attributes(
-                foreign, {key: value for key, value in masked.items() if told.get(key) is not value}
-            )
+            set_attributes(foreign, masked, own if len(held) >= len(own) else {})
             if names.ERROR_TYPE in masked:
                 foreign.set_status(trace.StatusCode.ERROR)
-            for event in query_events(span):
-                foreign.add_event(event.name, policy.apply(event.attributes), event.time_unix_ns)
-            unobserved(foreign.end, span.end_time)
+            if span.call is not None and span.call.searches:
+                for event in query_events(span):
+                    foreign.add_event(event.name, policy.apply(event.attributes), event.time_unix_ns)
+            self._pipeline.end_foreign(foreign, span.end_time)

@@ -7,7 +7,9 @@ sampler of the service's, a layer, baggage, headers, a stream, an exception) it 
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -26,6 +28,9 @@ from neuronscope.engine.span import NO_STATE, LightSpan
 if TYPE_CHECKING:
     from neuronscope.engine.calls import Calls
     from neuronscope.engine.seam import Seam
+
+
+Note = Callable[[dict[str, Any]], Any]
 
 
 class Installed(Protocol):
@@ -109,6 +114,7 @@ def tools(variable: ContextVar[Context]) -> tuple[object, ...]:
 # Should a release of OpenTelemetry keep the current context elsewhere, or make identities of something else
 # than tuples, Python does it all.
 _COMPILED: Final = compiled.find("Entry")
+_MAKE_NOTE: Final = compiled.find("make_note")
 _TOOLS: Final = None if current.VARIABLE is None or not opening.MADE_AS_TUPLES else tools(current.VARIABLE)
 
 
@@ -117,4 +123,37 @@ def entry(engine: Calls, seam: Seam, installation: Installed) -> Entry:
     if _COMPILED is None or _TOOLS is None:
         return EntryInPython((), engine, seam, installation)
     made: Entry = _COMPILED(_TOOLS, engine, seam, installation)
+    return made
+
+
+def noter(
+    engine: Calls, library: str, site: str, response: str, resends: str
+) -> Callable[[dict[str, Any]], Any]:
+    """Notes what a method is called with, inside a call of that library: the HTTP response.  Guarded.
+
+    Args:
+        response: name of the argument that holds it.
+        resends: of the one that tells how often the request was sent again.
+    """
+
+    def note(kwargs: dict[str, Any]) -> None:
+        call = engine.open_call(library)
+        if call is not None:
+            call.http = kwargs.get(response)
+            call.resends = kwargs.get(resends)
+
+    guarded = functools.partial(GUARD.end, site, note)
+    if _MAKE_NOTE is None or current.VARIABLE is None:
+        return guarded
+    tools = (
+        current.VARIABLE.get,
+        opening.CURRENT,
+        LightSpan,
+        Invocation,
+        library,
+        response,
+        resends,
+        guarded,
+    )
+    made: Callable[[dict[str, Any]], Any] = _MAKE_NOTE(tools)
     return made

@@ -6,11 +6,12 @@ long as the rest of the span.  Ours have passed the content policy: plain, short
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.sdk import trace as sdk
+
+from neuronscope import compiled
 
 # The SDK's own ways to set attributes; a class of somebody's that does it differently is asked as ever.
 _SPANS: Final[frozenset[type]] = frozenset(
@@ -19,30 +20,40 @@ _SPANS: Final[frozenset[type]] = frozenset(
     if isinstance(kind, type) and kind.__module__ == sdk.__name__
 )
 _PLAIN: Final = frozenset({str, int, float, bool})
-_KEPT: Final = frozenset({"_dict", "_lock", "maxlen", "max_value_len"})
+_NOTHING: Final[dict[str, Any]] = {}
 
 
-def set_attributes(span: Any, attributes: Mapping[str, Any]) -> None:
-    """Set attributes that the content policy has let through."""
+def set_attributes(span: Any, attributes: dict[str, Any], told: dict[str, Any] = _NOTHING) -> None:
+    """Set attributes that the content policy has let through, but those that the span was `told` already."""
     held = _room_in(span, len(attributes))
-    if held is None:
-        span.set_attributes(attributes)
-        return
-    clean: dict[str, Any] = {}
-    for key, value in attributes.items():
-        kind = value.__class__
-        if kind in _PLAIN:
-            clean[key] = value
-        elif kind is list and _is_uniform(value):
-            clean[key] = tuple(value)
-        else:
-            clean[""] = value
-    if "" in clean:  # an empty key, or a value that the SDK may know what to do with
-        span.set_attributes(attributes)
+    kept = None if held is None else _keep(attributes, told)
+    if held is None or kept is None:
+        span.set_attributes({key: value for key, value in attributes.items() if told.get(key) is not value})
         return
     with span._lock, held["_lock"]:
         if span._end_time is None:
-            held["_dict"].update(clean)
+            held["_dict"].update(kept)
+
+
+def keep_in_python(attributes: dict[str, Any], told: dict[str, Any]) -> dict[str, Any] | None:
+    """Those that `told` does not hold yet, as the SDK keeps them; None if one is for the SDK to look at."""
+    kept: dict[str, Any] = {}
+    for key, value in attributes.items():
+        if key.__class__ is not str or not key:
+            return None
+        if key in told and told[key] is value:
+            continue
+        kind = value.__class__
+        if kind in _PLAIN:
+            kept[key] = value
+        elif kind is list and _is_uniform(value):
+            kept[key] = tuple(value)
+        else:
+            return None
+    return kept
+
+
+_keep: Final = compiled.choose("keep", keep_in_python)
 
 
 def _is_uniform(items: list[Any]) -> bool:
@@ -53,12 +64,14 @@ def _is_uniform(items: list[Any]) -> bool:
 
 def _room_in(span: Any, count: int) -> dict[str, Any] | None:
     """How the span keeps its attributes, if we know that way, there is room, and none is to be cut."""
-    values: Any = getattr(span, "_attributes", None)
-    if type(span) not in _SPANS or type(values) is not BoundedAttributes:
+    if type(span) not in _SPANS:
         return None
-    held: dict[str, Any] = values.__dict__
-    if not held.keys() >= _KEPT or not isinstance(held["_dict"], dict) or held["max_value_len"] is not None:
+    try:
+        values: Any = span._attributes
+        held: dict[str, Any] = values.__dict__
+        taken, room, cut, _ = held["_dict"], held["maxlen"], held["max_value_len"], held["_lock"]
+    except (AttributeError, KeyError):
         return None
-    room = cast("int | None", held["maxlen"])
-    taken = len(cast("dict[str, Any]", held["_dict"]))
-    return held if room is None or taken + count <= room else None
+    if type(values) is not BoundedAttributes or not isinstance(taken, dict) or cut is not None:
+        return None
+    return held if room is None or len(held["_dict"]) + count <= room else None

@@ -73,7 +73,7 @@ class SpanInPython:
         library: str,
         start_time: int,
     ) -> None:
-        self._name = name
+        self._name: str | None = name
         self._context = context
         self.parent = parent
         self.kind = kind

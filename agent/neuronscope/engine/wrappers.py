@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from neuronscope.engine import ENGINE
 from neuronscope.engine.context import propagate
-from neuronscope.engine.entry import Entry, entry
+from neuronscope.engine.entry import Entry, entry, noter
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.managers import observe_manager
 from neuronscope.engine.seam import Seam
@@ -174,18 +174,11 @@ def noticing(
     installation: Installation, seam: ResponseSeam, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """A wrapper that shows the HTTP response to the call it belongs to."""
-    library, site, end = installation.library, f"response.{seam.target}", GUARD.end
-    response, resends = seam.response, seam.resends
-
-    def note(kwargs: dict[str, Any]) -> None:
-        call = ENGINE.open_call(library)
-        if call is not None:
-            call.http = kwargs.get(response)
-            call.resends = kwargs.get(resends)
+    note = noter(ENGINE, installation.library, f"response.{seam.target}", seam.response, seam.resends)
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:  # of a coroutine function: hands its coroutine on
-        end(site, note, kwargs)
+        note(kwargs)
         return original(*args, **kwargs)
 
     return wrapper

@@ -65,7 +65,7 @@ POSTED: Final[dict[str, tuple[Route | None, bool]]] = {}
 def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot | None:
     """What to keep of a call to the client's `request`; None for endpoints that call no model."""
     options = arguments["options"]
-    told = fields(options)  # its attributes, each of which costs pydantic a look at two tables
+    told: Any = fields(options)  # its attributes, each of which costs pydantic a look at two tables
     url = told["url"]
     known = POSTED.get(url) if told["method"] == "post" else None
     if known is None:
@@ -76,15 +76,15 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
     endpoint, keep = route
     if keep is None:
         return _fetch(client, options, arguments)
-    body = mapping(told.get("json_data"))
-    if body is None:
+    body = told.get("json_data")
+    if body.__class__ is not dict and mapping(body) is None:
         return None
     extra = told.get("extra_json")
     if extra:
         body = {**body, **extra}  # as the SDK merges `extra_body`
     kept = subset(body, KEPT)
     keep(kept, body, content)
-    target = store_of(url) if endpoint is SEARCH else text(body.get("model"))
+    target = text(kept.get("model")) if endpoint is not SEARCH else store_of(url)
     return Snapshot(endpoint, target, kept, peer_of(client) if is_path else peer(client, url))
 
 
