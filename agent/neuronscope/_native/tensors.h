@@ -2,7 +2,14 @@
 #ifndef NEURONSCOPE_TENSORS_H
 #define NEURONSCOPE_TENSORS_H
 
-#include "native.h"
+#include "torch.h"
+
+/* Functions of torch's and ours, and what else `bind_tensors` takes, in its order. */
+enum { MODES, KEYS, TRACING, TRANSFORM, DISPATCH, ON_DEVICE, RAW, DYNAMO, REAL, FIRST, SNAPSHOT, FAULT, FUNCTIONS };
+enum { TENSOR = FUNCTIONS, PARAMETER, TYPES, OTHER_KEYS, SUMMARY, DISABLED, NOTIFYING, KERNEL, HOLD, COUNT };
+
+extern Function ns_torch[FUNCTIONS];
+extern PyObject *ns_disabled, *ns_notifying; /* the guard's sites; whether an observer runs in this thread */
 
 typedef struct {
     double count, finite, mean, squares, energy, low, high, zeros, nans, infs;
@@ -13,6 +20,8 @@ typedef struct {
     const void *data;
     long long kind, count, width;
 } Place;
+
+int ns_telling_ready(void); /* torch_telling.c */
 
 /* Is it an exact tensor or parameter, no subclass? */
 int ns_is_exact(PyObject *tensor);

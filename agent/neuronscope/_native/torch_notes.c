@@ -11,10 +11,10 @@
 #include <math.h>
 #include <time.h>
 
-enum { CONTEXT, RECORDING, GRAPH, CLOCK, FUNCTIONS, WAKE = FUNCTIONS, REFILL, GROUPS, COUNT };
+enum { CONTEXT, RECORDING, GRAPH, CLOCK, OURS, WAKE = OURS, REFILL, GROUPS, GIVEN };
 enum { MOST = 8192, TOGETHER = 8, WAKE_EVERY = 256, CLOCKED_EVERY = 16 };
 
-static Function asked[FUNCTIONS];
+static Function asked[OURS];
 static PyObject *wake, *refill, *groups, *active_name, *callback_name, *shape_name;
 
 typedef struct {
@@ -33,7 +33,7 @@ static Py_ssize_t waiting, room;
 PyObject *
 ns_bind_notes(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
 {
-    if (!ns_takes("bind_notes", n, COUNT))
+    if (!ns_takes("bind_notes", n, GIVEN))
         return NULL;
     for (int i = 0; i < GROUPS; i++)
         if (!PyCallable_Check(args[i]))
@@ -44,7 +44,7 @@ ns_bind_notes(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
                                (callback_name = PyUnicode_InternFromString("callback")) == NULL ||
                                (shape_name = PyUnicode_InternFromString("shape")) == NULL))
         return NULL;
-    for (int i = 0; i < FUNCTIONS; i++) {
+    for (int i = 0; i < OURS; i++) {
         Py_XDECREF(asked[i].callable);
         asked[i] = ns_resolve(args[i]);
     }

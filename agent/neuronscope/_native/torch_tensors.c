@@ -1,31 +1,26 @@
-/* Looking at a torch module's output: twins of `torch.slots`, `torch.snapshot` and `torch.summary` in Python.
+/* Reading a torch tensor: twins of `torch.snapshot` and `torch.summary` in Python.
  *
  * After a layer the caches hold its weights, and every Python function on the way to a summary costs ten times
  * what it does in a loop.  So what is usual is done here in one piece, and anything else left to the twins. */
 #include "tensors.h"
-#include "turns.h"
 #include <math.h>
 
 typedef int (*Kernel)(const void *data, int64_t kind, const void *table, int64_t count, const int64_t *dims,
                       void *out);
-/* In the order in which `bind_tensors` takes them. */
-enum { MODES, KEYS, TRACING, TRANSFORM, DISPATCH, ON_DEVICE, RAW, DYNAMO, REAL, FIRST, SNAPSHOT, FAULT, FUNCTIONS };
-enum { TENSOR = FUNCTIONS, PARAMETER, TYPES, OTHER_KEYS, SUMMARY, DISABLED, NOTIFYING, KERNEL, HOLD, COUNT };
-
 /* Methods of a plain tensor, and of its storage: what a sample's are bound to is replaced. */
 enum { NUMEL, ADDRESS, STORAGE, OFFSET, WHOLE, NBYTES, METHODS };
 static const char *const method_texts[METHODS] = {
     "numel", "data_ptr", "untyped_storage", "storage_offset", "is_contiguous", "nbytes",
 };
 
-static Function asked[FUNCTIONS], methods[METHODS];
-static PyObject *tensor_type, *parameter_type, *types, *summary_type, *disabled, *notifying;
+Function ns_torch[FUNCTIONS];
+PyObject *ns_disabled, *ns_notifying;
+static Function methods[METHODS];
+static PyObject *tensor_type, *parameter_type, *types, *summary_type;
 static unsigned long long other_keys;
-static Py_ssize_t telling; /* threads in which observers run */
 static Kernel kernel;
 static Py_ssize_t hold_gil;
-static PyObject *shape_name, *dtype_name, *nested_name, *now_name, *active_name, *site_name, *callback_name,
-    *tensor_name, *whole_name, *slot_site, *method_names[METHODS], *nothing;
+static PyObject *shape_name, *dtype_name, *nested_name, *method_names[METHODS], *nothing;
 
 int
 ns_tensors_ready(void)
@@ -34,9 +29,9 @@ ns_tensors_ready(void)
         PyObject **where;
         const char *text;
     } words[] = {
-        {&shape_name, "shape"},   {&dtype_name, "dtype"},       {&nested_name, "is_nested"}, {&now_name, "now"},
-        {&active_name, "active"}, {&site_name, "site"},         {&callback_name, "callback"},
-        {&tensor_name, "_tensor"}, {&whole_name, "_whole"},     {&slot_site, "torch.slot"},
+        {&shape_name, "shape"},
+        {&dtype_name, "dtype"},
+        {&nested_name, "is_nested"},
     };
     for (int i = 0; i < METHODS; i++)
         if ((method_names[i] = PyUnicode_InternFromString(method_texts[i])) == NULL)
@@ -46,7 +41,7 @@ ns_tensors_ready(void)
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if ((*words[i].where = PyUnicode_InternFromString(words[i].text)) == NULL)
             return -1;
-    return 0;
+    return ns_telling_ready();
 }
 
 /* Find the functions behind a sample's methods; -1 with an exception. */
@@ -101,10 +96,10 @@ ns_bind_tensors(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
     if (PyErr_Occurred())
         return NULL;
     for (int i = 0; i < FUNCTIONS; i++) {
-        Py_XDECREF(asked[i].callable);
-        asked[i] = ns_resolve(args[i]);
+        Py_XDECREF(ns_torch[i].callable);
+        ns_torch[i] = ns_resolve(args[i]);
     }
-    PyObject **values[] = {&tensor_type, &parameter_type, &types, NULL, &summary_type, &disabled, &notifying};
+    PyObject **values[] = {&tensor_type, &parameter_type, &types, NULL, &summary_type, &ns_disabled, &ns_notifying};
     for (int i = 0; i < 7; i++)
         if (values[i] != NULL) {
             PyObject *before = *values[i];
@@ -153,7 +148,7 @@ ns_describe(PyObject *Py_UNUSED(module), PyObject *tensor)
 {
     if (!ns_is_exact(tensor))
         Py_RETURN_NONE;
-    int truth = ns_is_true(&asked[MODES]);
+    int truth = ns_is_true(&ns_torch[MODES]);
     if (truth != 0)
         return truth < 0 ? NULL : Py_NewRef(Py_None);
     PyObject *nested = PyObject_GetAttr(tensor, nested_name);
@@ -185,11 +180,11 @@ locate(PyObject *tensor, Place *place)
 {
     if (kernel == NULL || !ns_is_exact(tensor))
         return 0;
-    int truth = ns_is_true(&asked[MODES]); /* a mode of the user's would see even `.dtype` */
+    int truth = ns_is_true(&ns_torch[MODES]); /* a mode of the user's would see even `.dtype` */
     if (truth != 0)
         return truth < 0 ? -1 : 0;
-    PyObject *keys = ns_ask(&asked[KEYS], tensor);
-    PyObject *raw = keys == NULL ? NULL : ns_ask(&asked[RAW], keys);
+    PyObject *keys = ns_ask(&ns_torch[KEYS], tensor);
+    PyObject *raw = keys == NULL ? NULL : ns_ask(&ns_torch[RAW], keys);
     Py_XDECREF(keys);
     if (raw == NULL)
         return -1;
@@ -274,187 +269,4 @@ ns_summarize(PyObject *Py_UNUSED(module), PyObject *tensor)
     if (there > 0)
         there = ns_measure(&place, &moments);
     return there > 0 ? ns_summary(&moments) : there < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-/* --- telling observers --------------------------------------------------------------------------------- */
-
-int
-ns_is_real(void)
-{
-    PyObject *found = ns_glance(&asked[TRACING], NULL);
-    if (found == Py_None)
-        found = ns_glance(&asked[TRANSFORM], NULL);
-    if (found != Py_None)
-        return found == NULL ? -1 : 0;
-    int truth = ns_is_true(&asked[DISPATCH]);
-    if (truth == 0 && asked[ON_DEVICE].callable != Py_None)
-        truth = ns_is_true(&asked[ON_DEVICE]);
-    return truth == 0 ? 1 : truth < 0 ? -1 : ns_is_true(&asked[REAL]);
-}
-
-/* Whether a site of the guard's is switched off. */
-static int
-is_off(PyObject *site)
-{
-    return PySet_Contains(disabled, site);
-}
-
-/* What was raised in our code goes to the guard, not to the model; -1: it must be raised after all. */
-static int
-contain(PyObject *site)
-{
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
-        return -1;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyErr_NormalizeException(&type, &error, &trace);
-    if (trace != NULL)
-        PyException_SetTraceback(error, trace);
-    PyObject *told = PyObject_CallFunctionObjArgs(asked[FAULT].callable, site, error, NULL);
-    Py_XDECREF(type);
-    Py_XDECREF(error);
-    Py_XDECREF(trace);
-    Py_XDECREF(told);
-    return told == NULL ? -1 : 0;
-}
-
-static int
-tell_one(PyObject *observer, PyObject *snapshot)
-{
-    PyObject *active = PyObject_GetAttr(observer, active_name);
-    Py_XDECREF(active);
-    if (active == NULL || active == Py_False)
-        return active == NULL ? -1 : 0;
-    PyObject *site = PyObject_GetAttr(observer, site_name);
-    int off = site == NULL ? -1 : is_off(site);
-    if (off == 0) {
-        PyObject *callback = PyObject_GetAttr(observer, callback_name);
-        PyObject *done = callback == NULL ? NULL : PyObject_CallFunctionObjArgs(callback, snapshot, NULL);
-        Py_XDECREF(callback);
-        Py_XDECREF(done);
-        if (done == NULL)
-            off = contain(site);
-    }
-    Py_XDECREF(site);
-    return off < 0 ? -1 : 0;
-}
-
-static int
-tell_each(PyObject *observers, PyObject *snapshot)
-{
-    for (Py_ssize_t i = 0; i < PyTuple_Size(observers); i++)
-        if (tell_one(PyTuple_GetItem(observers, i), snapshot) < 0)
-            return -1;
-    return 0;
-}
-
-static int
-tell(PyObject *observers, PyObject *output)
-{
-    int real = ns_is_real();
-    if (real <= 0)
-        return real;
-    PyObject *now = PyObject_GetAttr(notifying, now_name); /* what observers run is not observed itself */
-    Py_XDECREF(now);
-    if (now != Py_False)
-        return now == NULL ? -1 : 0;
-    PyObject *tensor = ns_is_exact(output) ? Py_NewRef(output) : ns_ask(&asked[FIRST], output);
-    if (tensor == NULL || tensor == Py_None) {
-        Py_XDECREF(tensor);
-        return tensor == NULL ? -1 : 0;
-    }
-    PyObject *snapshot = PyObject_CallFunctionObjArgs(asked[SNAPSHOT].callable, tensor, NULL);
-    Py_DECREF(tensor);
-    if (snapshot == NULL)
-        return -1;
-    telling++;
-    int failed = PyObject_SetAttr(notifying, now_name, Py_True);
-    if (failed == 0)
-        failed = tell_each(observers, snapshot);
-    telling--;
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    int ended = PyObject_SetAttr(notifying, now_name, Py_False);
-    if (PyObject_SetAttr(snapshot, tensor_name, Py_None) < 0 || /* the loan ends: `close` */
-        PyObject_SetAttr(snapshot, whole_name, Py_None) < 0)
-        ended = -1;
-    Py_DECREF(snapshot);
-    if (failed) {
-        PyErr_Clear();
-        PyErr_Restore(type, error, trace);
-    }
-    return failed || ended ? -1 : 0;
-}
-
-int
-ns_is_notifying(void)
-{
-    return telling != 0;
-}
-
-int
-ns_any_off(void)
-{
-    return disabled == NULL || PySet_Size(disabled) != 0;
-}
-
-/* Do something while Dynamo compiles nothing, which would else compile what runs here; what it raises goes to the
- * guard. */
-static int
-undisturbed(int (*work)(PyObject *, PyObject *), PyObject *one, PyObject *other)
-{
-    PyObject *compiler = ns_ask(&asked[DYNAMO], Py_None);
-    if (compiler == NULL)
-        return -1;
-    int failed = work(one, other);
-    if (failed)
-        failed = contain(slot_site);
-    PyObject *type, *error, *trace;
-    PyErr_Fetch(&type, &error, &trace);
-    PyObject *back = ns_ask(&asked[DYNAMO], compiler);
-    Py_DECREF(compiler);
-    if (failed) {
-        PyErr_Clear();
-        PyErr_Restore(type, error, trace);
-    }
-    Py_XDECREF(back);
-    return failed || back == NULL ? -1 : 0;
-}
-
-static int
-call(PyObject *function, PyObject *argument)
-{
-    PyObject *done = PyObject_CallFunctionObjArgs(function, argument, NULL);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
-}
-
-int
-ns_call_undisturbed(PyObject *function, PyObject *argument)
-{
-    return undisturbed(call, function, argument);
-}
-
-/* Note the output, or tell its observers. */
-static int
-tell_safely(PyObject *observers, PyObject *output)
-{
-    int off = is_off(slot_site);
-    if (off != 0)
-        return off < 0 ? -1 : 0;
-    int noted = ns_jot(observers, output);
-    if (noted < 0)
-        return contain(slot_site);
-    return noted ? 0 : undisturbed(tell, observers, output);
-}
-
-/* tell(observers, output): tell them of the first tensor in it, unless the run is no real one */
-PyObject *
-ns_tell(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
-{
-    if (!ns_takes("tell", n, 2))
-        return NULL;
-    if (!PyTuple_Check(args[0]) || disabled == NULL)
-        return PyErr_Format(PyExc_TypeError, "tell takes a tuple of observers");
-    return tell_safely(args[0], args[1]) < 0 ? NULL : Py_NewRef(Py_None);
 }
