@@ -208,9 +208,9 @@ def timeout_s() -> float:
 
 
 @contextmanager
-def impatient() -> Generator[None]:
+def impatient(seconds: float = 0.08) -> Generator[None]:
     """Clients made inside give up soon: for answers that do not come."""
-    token = _TIMEOUT_S.set(0.08)
+    token = _TIMEOUT_S.set(seconds)
     try:
         yield
     finally:
@@ -279,6 +279,11 @@ async def until_asked(server: FakeProvider) -> None:
 def three_ways(run: Callable[[Mode], Outcome]) -> tuple[Outcome, Outcome]:
     """Run in all modes, require that the service and the provider saw the same; returns on and content."""
     off, on, content = (run(mode) for mode in MODES)
+    if timeout_s() < 1.0 and not off == on == content:
+        # A busy machine may be slower to connect than these clients wait: what we change is changed
+        # for patient ones, too.
+        with impatient(1.0):
+            off, on, content = (run(mode) for mode in MODES)
     assert on == off
     assert content == off
     assert not off.spans
