@@ -7,7 +7,7 @@ from functools import partial
 
 from neuronscope.exporters import ExporterContext
 from neuronscope.settings import Settings
-from neuronscope.signals.records import Batch, SpanRecord
+from neuronscope.signals.records import Batch
 from neuronscope_exporters.otlp import endpoints
 from neuronscope_exporters.otlp.backlog import Limits
 from neuronscope_exporters.otlp.encode_logs import LogEncoder
@@ -63,7 +63,10 @@ class OtlpExporter:
         Never waits for the network.
         """
         if self._spans:
-            wanted = [span for span in batch.spans if self._wants(span)]
+            foreign = self._foreign
+            wanted = [
+                span for span in batch.spans if span.trace_flags & _SAMPLED and (foreign or not span.foreign)
+            ]
             for payload in self._span_encoder.encode(batch.resource, wanted):
                 self._sender.submit(TRACES.item, payload)
         if self._logs:
@@ -77,9 +80,6 @@ class OtlpExporter:
     def shutdown(self, timeout_s: float) -> None:
         """Send what is left within the time given, and stop; the rest is counted as lost."""
         self._sender.shutdown(timeout_s)
-
-    def _wants(self, span: SpanRecord) -> bool:
-        return bool(span.trace_flags & _SAMPLED) and (self._foreign or not span.foreign)
 
     def _lost(self, signal: Signal) -> Callable[[str, int], None]:
         return partial(self._context.count_lost, signal.item)
