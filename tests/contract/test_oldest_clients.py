@@ -21,7 +21,7 @@ HTTP_LIBRARY = "httpx==0.27.2"
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["openai", "anthropic", "ollama"])
 def test_the_oldest_version_is_observed_like_the_newest(client: str, tmp_path: Path) -> None:
     """One or two small wheels in a folder of this test; everything else is this environment's."""

@@ -303,7 +303,6 @@ def test_the_real_clock_agrees_with_the_providers_pace(case: ClientCase) -> None
     (span,) = exporter.spans
     chunks = int(str(span.attributes[names.STREAM_CHUNKS]))
     assert gaps.count == chunks - 1
-    assert sum(gaps.counts[:1]) < gaps.count  # a gap below 10 ms is a chunk that was read late
     assert first.sum >= DELAY_S
     assert first.sum + gaps.sum >= DELAY_S * chunks
     assert gaps.sum + DELAY_S <= span.duration_ms / 1000
