@@ -25,7 +25,7 @@ from neuronscope.governor.allowance import UNSETTLED
 from neuronscope.governor.budget import Noted
 from neuronscope.governor.clock import cpu_ns
 from neuronscope.modelcall import ModelCall
-from neuronscope.native import new_lock
+from neuronscope.native import new_lock, sleep
 from neuronscope.recording import Recording
 from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity, LayerRecord
@@ -34,6 +34,7 @@ from neuronscope.slotcosts import SLOT_ALONE, SLOTS
 
 Note = tuple["Told", TensorSummary, tuple[int, ...], str, int, int, float, float]
 FIRST_CLOCKED: Final = 16  # runs of a layer; then one of so many
+SLICE: Final = 32  # notes, which take 0.1 ms
 _bound: Final[list[bool]] = []
 _new_permit: Final[Any] = find("Permit")
 _bind: Final[Any] = find("bind_notes")
@@ -143,7 +144,7 @@ def bind(graph_task: Callable[[], int], groups: Mapping[Any, Any]) -> None:
 
 def _wake() -> None:
     """A note waits of which the worker does not know."""
-    ENGINE.later(partial(settle))
+    ENGINE.later(partial(settle, politely=True))
 
 
 def _refill(told: Told) -> None:
@@ -152,14 +153,18 @@ def _refill(told: Told) -> None:
     (recording.budget if recording is not None else ENGINE.budget).advance()
 
 
-def settle() -> None:
-    """Make records of what has been noted.  From any thread."""
+def settle(*, politely: bool = False) -> None:
+    """Make records of what has been noted.  From any thread.
+
+    Args:
+        politely: offer the GIL to the service's threads in between.
+    """
     if _take is None:
         return
-    with _lock:
+    with _lock, UNSETTLED.settling():
         batches: dict[Within, _Batch] = {}
         slot_ns = SLOT_ALONE * SLOTS.cost_ns
-        for told, summary, shape, dtype, when, nbytes, cost, clocked in _take():
+        for n, (told, summary, shape, dtype, when, nbytes, cost, clocked) in enumerate(_take(), 1):
             within = told.within
             batch = batches.get(within)
             if batch is None:
@@ -175,6 +180,8 @@ def settle() -> None:
                 )
             )  # fmt: skip
             batch.noted.append((told.site, nbytes, cost, clocked if clocked < 0 else clocked + slot_ns))
+            if politely and n % SLICE == 0:
+                sleep(0)
         for within, batch in batches.items():
             budget = within.recording.budget if within.recording is not None else ENGINE.budget
             budget.settle(within.probe, batch.noted)
@@ -187,6 +194,7 @@ def _forget() -> None:
     """In the child of a fork: its parent makes records of them."""
     if _take is not None:
         _take()
+    UNSETTLED.by(settle)
 
 
 UNSETTLED.by(settle)
