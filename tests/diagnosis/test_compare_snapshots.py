@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 import neuronscope as ns
 import tinymodels
@@ -51,10 +52,10 @@ def recorded(
     model = tinymodels.llama(layers=LAYERS).to(dtype)
     records: list[LayerRecord] = []
 
-    def take(layer: str, step: int, output: Any) -> None:
-        values = (output[0] if isinstance(output, tuple) else output).float().numpy()
+    def take(layer: str, step: int, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
+        tensor = output[0] if isinstance(output, tuple) else output
+        values: NDArray[Any] = tensor.float().numpy().copy()
         name = "F32" if dtype == torch.float32 else "BF16"
-        snapshot = TensorSnapshot(values.shape, name, values.copy())
         records.append(
             LayerRecord(
                 "llama",
@@ -65,23 +66,21 @@ def recorded(
                 name,
                 trace_id=7,
                 summary=TensorSummary.of(values),
-                tensor=snapshot,
+                tensor=TensorSnapshot(values.shape, name, values),
             )
         )
+
+    def hook(layer: str, step: int) -> Callable[[torch.nn.Module, Any, Any], None]:
+        return lambda module, inputs, output: take(layer, step, output)
 
     with torch.no_grad():
         if change is not None:
             change(model)
         for step, seed in enumerate(inputs):
-            hooks = [
-                model.get_submodule(layer).register_forward_hook(
-                    lambda _module, _inputs, output, layer=layer, step=step: take(layer, step, output)
-                )
-                for layer in WATCHED
-            ]
+            hooks = [model.get_submodule(layer).register_forward_hook(hook(layer, step)) for layer in WATCHED]
             model(tokens(seed))
-            for hook in hooks:
-                hook.remove()
+            for handle in hooks:
+                handle.remove()
     return Artifact(Telemetry([], records))
 
 
@@ -210,7 +209,7 @@ class Kernel:
                 records.append(self._record(run, place, values.astype(np.float32)))
         return Artifact(Telemetry([], records))
 
-    def _record(self, run: int, place: int, values: np.ndarray) -> LayerRecord:
+    def _record(self, run: int, place: int, values: NDArray[Any]) -> LayerRecord:
         return LayerRecord(
             "m",
             f"block.{place}",

@@ -113,7 +113,8 @@ def running_order(*sides: Mapping[LayerKey, LayerRows]) -> Order:
                     runs.setdefault(model, {}).setdefault((place, trace), []).append((at, layer))
     found: dict[tuple[str, str], float] = {}
     for model, layers in names.items():
-        longest = max(runs.get(model, {}).values(), key=len, default=[])
+        nothing: list[tuple[int, str]] = []
+        longest = max(runs.get(model, {}).values(), key=len, default=nothing)
         timed = sorted(longest, key=lambda item: (item[0], order(item[1])))
         placed = {layer: float(at) for at, layer in enumerate(dict.fromkeys(layer for _, layer in timed))}
         by_name = sorted(layers, key=order)

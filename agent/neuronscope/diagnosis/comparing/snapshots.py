@@ -330,7 +330,7 @@ def _array(tensor: TensorSnapshot | None) -> Floats | None:
     elif tensor.dtype.startswith("F8") and found.dtype == np.uint8:
         return None
     if found.dtype.kind == "c":
-        found = found.view(found.real.dtype)
+        found = np.stack([np.real(found), np.imag(found)])
     return np.asarray(found, np.float64)
 
 
