@@ -8,7 +8,6 @@ import gc
 import pickle
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -19,110 +18,18 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.util._once import Once
 
 import neuronscope as ns
+import typedlib
 from neuronscope import compiled
 from neuronscope.engine import ENGINE, entry, filling
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.span import NO_STATE, LightSpan
-from neuronscope.instrumentation import (
-    ClientIntegration,
-    Endpoint,
-    Kind,
-    Operation,
-    Peer,
-    Request,
-    Response,
-    ResponseSeam,
-    Snapshot,
-    WrappedMethod,
-)
+from neuronscope.instrumentation import ClientIntegration, Kind, WrappedMethod
 from neuronscope.testing import InMemoryExporter
+from typedlib import ADAPTER, Client, Faulty, Http, snapshot
 
 needs_compiler = pytest.mark.skipif(
     compiled.MODULE is None, reason="this package was built without a compiler"
-)
-
-
-@dataclass
-class Http:
-    """A response of an HTTP library."""
-
-    headers: Any
-
-
-class Faulty:
-    """A response whose headers cannot be read."""
-
-    @property
-    def headers(self) -> Any:
-        raise RuntimeError("no headers")
-
-
-class Client:
-    """A library with a typed choke point, and a search."""
-
-    def request(self, text: str, *, inner: Callable[[], Any] | None = None, http: Any = None) -> Any:
-        """Do what `inner` does, and answer."""
-        if http is not None:
-            self.process(response=http, retries_taken=2)
-        return text.upper() if inner is None else inner()
-
-    def process(self, *, response: Any, retries_taken: int) -> None:
-        """Look at the HTTP response."""
-
-    async def arequest(self, text: str) -> str:
-        """The same, awaited."""
-        return text.upper()
-
-    def search(self, text: str) -> dict[str, Any]:
-        """Its hits come in an envelope."""
-        return {"hits": text}
-
-
-def read_request(arguments: Any, _content: bool) -> Request:
-    return Request(model=arguments.get("text"))
-
-
-def read_response(result: Any, _content: bool) -> Response:
-    return Response(id=str(result))
-
-
-ENDPOINT = Endpoint(
-    operation=Operation.CHAT,
-    read_request=read_request,
-    read_response=read_response,
-    read_headers=lambda headers: {"http.response.status_code": headers["status"]},
-)
-
-
-def snapshot(_instance: Any, arguments: dict[str, Any], _content: bool) -> Snapshot | None:
-    text = arguments.get("text")
-    if text == "nothing":
-        return None
-    if text == "fault":
-        raise RuntimeError("a bug of ours")
-    return Snapshot(ENDPOINT, text, {"text": text}, Peer("openai", "api.example.com", 443))
-
-
-def unwrap(result: Any) -> Any:
-    return result["hits"]
-
-
-def no_body(_result: Any) -> None:
-    """A result has no HTTP body in it."""
-
-
-METHOD: dict[str, Any] = {"snapshot": snapshot, "typed": True, "body": no_body}
-ADAPTER = ClientIntegration(
-    name="typed",
-    requires="typed",
-    kind=Kind.LLM,
-    methods=(
-        WrappedMethod(target=f"{__name__}:Client.request", **METHOD),
-        WrappedMethod(target=f"{__name__}:Client.arequest", **METHOD),
-        WrappedMethod(target=f"{__name__}:Client.search", snapshot=snapshot, unwrap=unwrap),
-    ),
-    responses=(ResponseSeam(f"{__name__}:Client.process"),),
 )
 
 
@@ -320,6 +227,10 @@ def test_calls_complain_as_ever() -> None:
     assert with_arguments_missing() == expected
 
 
+def no_unwrap(_result: Any) -> Any:
+    raise RuntimeError("a bug of ours")
+
+
 @pytest.mark.any_names
 @pytest.mark.parametrize(
     ("use", "spans"),
@@ -330,14 +241,13 @@ def test_calls_complain_as_ever() -> None:
     ],
     ids=["snapshot", "headers", "unwrap"],
 )
-def test_faults_of_ours_are_contained(
-    use: Callable[[], Any], spans: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_of_ours_are_contained(use: Callable[[], Any], spans: int) -> None:
     """They are counted, the span ends all the same, and nothing stays current."""
     GUARD.reraise = False
     expected = use()
-    monkeypatch.setattr(f"{__name__}.unwrap", None)
-    broken = WrappedMethod(target=f"{__name__}:Client.search", snapshot=snapshot, unwrap=lambda _: 1 / 0)
+    broken = WrappedMethod(
+        target=f"{typedlib.__name__}:Client.search", snapshot=snapshot, unwrap=lambda _: 1 / 0
+    )
     ns.registry.unregister_adapter("typed")
     ns.registry.register_adapter(
         ClientIntegration(

@@ -91,7 +91,7 @@ def _new_by_constructor(_: type[SpanContext], fields: tuple[Any, ...]) -> SpanCo
 
 
 # A `SpanContext` is a tuple; should a release make it something else, it is made the slow way.
-MADE_AS_TUPLES: Final = issubclass(SpanContext, tuple) and tuple(
+MADE_AS_TUPLES: Final = issubclass(cast("Any", SpanContext), tuple) and tuple(
     cast("Any", SpanContext(5, 7, False, SAMPLED, NO_STATE))
 ) == (5, 7, False, SAMPLED, NO_STATE, True)
 _new: Final[Callable[[type[SpanContext], tuple[Any, ...]], Any]] = (
