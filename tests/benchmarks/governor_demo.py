@@ -68,6 +68,7 @@ def environment(mode: str, folder: Path) -> dict[str, str]:
         **rag,
         "NEURONSCOPE_MAX_OVERHEAD_PCT": mode,
         "NEURONSCOPE_PROBES": "**:full",
+        "NEURONSCOPE_OVERHEAD_MEASURE": "false",  # it would switch captures off meanwhile
         "NEURONSCOPE_NSZ": str(folder / f"{mode}.segments"),
         "NEURONSCOPE_NSZ_KEEP_BYTES": str(1 << 30),
         "NEURONSCOPE_PROMETHEUS": "0",
@@ -103,7 +104,7 @@ def overhead(load: str, demos: dict[str, DemoProcesses], run: Run) -> Iterator[F
             interval=(told.low, told.high, told.pairs),
             note=(
                 "CPU for the same questions of all the demo's processes, against the same demo without "
-                "NeuronScope; before anything could be learned: too few questions for the agent's experiment"
+                "NeuronScope; without the agent's own experiment, so that captures are never off"
             ),
         )
 
