@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import gzip
 import json
 import pickle
+import struct
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +19,7 @@ import zstandard
 from neuronscope.engine import bodies
 from neuronscope.engine.streams import StreamState
 from neuronscope.instrumentation import Endpoint, Operation, Request, Response
+from neuronscope.testing.fake_bedrock import EVENT_STREAM
 
 DOCUMENT = json.dumps({"answer": "x" * 1000}).encode()
 
@@ -132,6 +135,21 @@ def test_a_response_without_the_seam_is_left_alone() -> None:
     assert not bodies.read_along(object(), "test", bodies.BodyCollector(lambda _: None, bytes))
 
 
+def new_state(chunks: list[Any], ends: list[Any]) -> StreamState:
+    """Of a stream whose chunks, and whose end, go into lists."""
+
+    def fold(so_far: Response, chunk: Any, content: bool) -> Response:
+        chunks.append(chunk)
+        return so_far
+
+    endpoint = Endpoint(
+        operation=Operation.CHAT,
+        read_request=lambda _arguments, _content: Request(),
+        fold_chunk=fold,
+    )
+    return StreamState(endpoint, "test", False, lambda state, _error: ends.append(state.end))
+
+
 @pytest.mark.parametrize("encoding", ["", "gzip"])
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("size", [1, 7, 10_000])
@@ -153,20 +171,43 @@ def test_events_are_seen_whole_however_they_arrive(encoding: str, newline: bytes
     data = gzip.compress(raw) if encoding else raw
     chunks: list[Any] = []
     ends: list[Any] = []
-
-    def fold(so_far: Response, chunk: Any, content: bool) -> Response:
-        chunks.append(chunk)
-        return so_far
-
-    endpoint = Endpoint(
-        operation=Operation.CHAT,
-        read_request=lambda _arguments, _content: Request(),
-        fold_chunk=fold,
-    )
-    state = StreamState(endpoint, "test", False, lambda state, _error: ends.append(state.end))
+    state = new_state(chunks, ends)
     answer = response(sliced(data, size), encoding)
     assert bodies.read_along(answer, "test", bodies.EventReader(state, bodies.decoder(encoding)))
     assert b"".join(answer.iter_bytes()) == raw
     assert state.fold() == Response()
     assert chunks == [b"one", b"two\nthree"]
     assert ends == ["complete"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 4096])
+def test_frames_of_awss_event_streams_are_seen_whole(size: int) -> None:
+    """However they arrive; frames of other kinds, errors among them, are passed over."""
+    events: list[Any] = [
+        {"chunk": {"bytes": base64.b64encode(b"one").decode()}},
+        {"initial-response": {}},
+        {"chunk": {"bytes": base64.b64encode(b"two" * 50).decode()}},
+        {"throttlingException": {"message": "no"}},
+        {"chunk": {"bytes": "?"}},
+    ]
+    data = b"".join(map(EVENT_STREAM.encode, events))
+    ends: list[str | None] = []
+    chunks: list[Any] = []
+    state = new_state(chunks, ends)
+    answer = response(sliced(data, size), "identity")
+    assert bodies.read_along(answer, "test", bodies.FrameReader(state, bodies.decoder("")))
+    assert b"".join(answer.iter_bytes()) == data
+    state.fold()
+    assert chunks == [b"one", b"two" * 50]
+    assert ends == ["complete"]
+
+
+@pytest.mark.parametrize("data", [b"x" * 40, struct.pack("!II", 15, 0) + b"0" * 40, b"\xff" * 64])
+def test_what_is_no_event_stream_of_awss_gives_nothing(data: bytes) -> None:
+    """Lengths that cannot be: nothing is kept of such a body."""
+    chunks: list[Any] = []
+    reader = bodies.FrameReader(new_state(chunks, []), bodies.decoder(""))
+    reader.take(data)
+    reader.take(data)
+    reader.close("complete")
+    assert chunks == []

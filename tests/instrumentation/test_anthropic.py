@@ -457,6 +457,28 @@ def test_the_provider_is_told_by_client_or_host() -> None:
 
 
 @integration
+@pytest.mark.parametrize("way", ["with_raw_response", "with_streaming_response"])
+def test_bedrocks_frames_are_read_along(server: FakeAnthropic, way: str) -> None:
+    """Where the service gets the response itself, its body is a binary event stream."""
+    with agent("on", "anthropic") as exporter, httpx2.Client(verify=False) as http:
+        client: Any = anthropic.lib.bedrock.AnthropicBedrock(
+            api_key="k", aws_region="eu-west-1", base_url=server.base_url, http_client=http
+        )
+        asked: Any = {"model": "m", "max_tokens": 9, "messages": MESSAGES, "stream": True}
+        if way == "with_raw_response":
+            stream: Any = client.messages.with_raw_response.create(**asked).parse()
+            assert len(list(stream)) == 10
+        else:
+            with client.messages.with_streaming_response.create(**asked) as response:
+                assert b"".join(response.iter_bytes())
+    (span,) = exporter.spans
+    assert span.attributes[names.STREAM_END] == "complete"
+    assert span.attributes[names.INPUT_TOKENS] == 11
+    assert span.attributes[names.OUTPUT_TOKENS] == 5
+    assert span.attributes[names.FINISH_REASONS] == ["end_turn"]
+
+
+@integration
 def test_vertex_goes_through_the_same_choke_point(server: FakeAnthropic) -> None:
     """The model is in the body when we look, in the path when it is sent; copies are observed too."""
     with agent("on", "anthropic") as exporter, httpx2.Client(verify=False) as http:
@@ -477,7 +499,7 @@ def test_vertex_goes_through_the_same_choke_point(server: FakeAnthropic) -> None
 def test_bedrock_goes_through_the_same_choke_point(server: FakeAnthropic) -> None:
     """With a bearer token no AWS library is needed."""
     with agent("on", "anthropic") as exporter, httpx2.Client(verify=False) as http:
-        client = anthropic.lib.bedrock.AnthropicBedrock(
+        client: Any = anthropic.lib.bedrock.AnthropicBedrock(
             api_key="k", aws_region="eu-west-1", base_url=server.base_url, http_client=http
         )
         client.messages.create(**ASKED)

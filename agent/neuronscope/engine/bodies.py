@@ -8,11 +8,14 @@ out.  Bytes pass through unchanged; we keep references, and decode and parse the
 
 from __future__ import annotations
 
+import binascii
+import struct
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
+import msgspec
 import zstandard
 
 from neuronscope.engine.guard import GUARD
@@ -20,6 +23,8 @@ from neuronscope.engine.streams import StreamEnd, StreamState
 
 # A body that grows beyond this is not kept: its facts stay unknown, the span still ends properly.
 MAX_BODY_BYTES: Final = 8 << 20
+FRAME_HEAD: Final = 12
+FRAME_TAIL: Final = 4
 Decode = Callable[[bytes], bytes]
 
 
@@ -113,6 +118,44 @@ class LineReader(EventReader):
         super().close(end, error)
 
 
+class _Frame(msgspec.Struct):
+    bytes: str = ""
+
+
+class FrameReader(EventReader):
+    """AWS's binary event stream: what a frame's JSON has in base64 is a chunk of the stream, as bytes.
+
+    A frame begins with its length and that of its headers, 32 bits each, and a checksum of these; after its
+    payload comes one of the whole.  The service's own reader checks them.
+    """
+
+    __slots__ = ()
+
+    def take(self, data: bytes) -> None:
+        """Split off the frames that are complete."""
+        if self._decode is None:
+            return
+        self._rest += self._decode(data)
+        while len(self._rest) >= FRAME_HEAD:
+            size, headers = struct.unpack_from("!II", self._rest)
+            start, end = FRAME_HEAD + headers, size - FRAME_TAIL
+            if not start <= end <= MAX_BODY_BYTES:  # it is none
+                self._decode, self._rest = None, b""
+                return
+            if len(self._rest) < size:
+                return
+            self._take_payload(self._rest[start:end])
+            self._rest = self._rest[size:]
+
+    def _take_payload(self, payload: bytes) -> None:
+        try:
+            chunk = binascii.a2b_base64(msgspec.json.decode(payload, type=_Frame).bytes)
+        except (msgspec.DecodeError, ValueError):
+            return  # an error's, which the service's reader will raise
+        if chunk:
+            self._state.take(chunk)
+
+
 class BodyCollector:
     """A body that is one document: kept until it is complete, then given to `finish`.
 
@@ -174,6 +217,11 @@ def content_encoding(response: Any) -> str:
 def is_event_stream(response: Any) -> bool:
     """Is the body a stream of server-sent events?"""
     return str(response.headers.get("content-type") or "").startswith("text/event-stream")
+
+
+def is_frame_stream(response: Any) -> bool:
+    """Is the body a binary event stream of AWS's?"""
+    return str(response.headers.get("content-type") or "").startswith("application/vnd.amazon.eventstream")
 
 
 def is_line_stream(response: Any) -> bool:

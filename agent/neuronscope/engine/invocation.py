@@ -272,6 +272,8 @@ class Invocation(_Call):
         reader: bodies.BodyReader
         if bodies.is_event_stream(response):
             reader = bodies.EventReader(self._stream_state(), decode)
+        elif bodies.is_frame_stream(response):
+            reader = bodies.FrameReader(self._stream_state(), decode)
         elif bodies.is_line_stream(response):
             reader = bodies.LineReader(self._stream_state(), decode)
         else:
