@@ -80,6 +80,14 @@ def comparable(record: LayerRecord) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def _nobody_comes(_: object) -> None:
+    """The worker does not hear of notes."""
+
+
+def _without_end(budget: Budget) -> None:
+    budget.allowance.left = 1e12
+
+
 def test_what_is_noted_becomes_the_records_that_are_told_one_by_one(
     scope: ns.Scope, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +128,7 @@ def test_a_span_tells_of_noted_runs_as_of_others(scope: ns.Scope) -> None:
     layers = attributes["neuronscope.layers.observed"]
     assert attributes["neuronscope.layers.skipped"] == 0
     assert attributes["neuronscope.layers.records"] >= 5 * (layers // 2)
-    assert UNSETTLED._waiting() == 0
+    assert UNSETTLED.waiting == 0
     ran = {entry.layer: entry for entry in scope.recording.budget.coverage}
     assert all(entry.ran == entry.captured for entry in ran.values())
     assert max(entry.ran for entry in ran.values()) >= 5
@@ -251,33 +259,33 @@ def test_a_forked_child_leaves_its_parents_notes_alone(
     scope: ns.Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are the parent's to tell."""
-    monkeypatch.setattr(ENGINE, "later", lambda work: None)  # nobody comes for them
+    monkeypatch.setattr(ENGINE, "later", _nobody_comes)
     model = watched()
     model(INPUT)
     ENGINE.drain()
     model(INPUT)
-    assert UNSETTLED._waiting() > 0
+    assert UNSETTLED.waiting > 0
     child = os.fork()
     if child == 0:
-        os._exit(min(100, UNSETTLED._waiting()))
+        os._exit(min(100, UNSETTLED.waiting))
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    waiting = UNSETTLED._waiting()
+    waiting = UNSETTLED.waiting
     assert waiting > 0
     UNSETTLED.settle()
-    assert UNSETTLED._waiting() == 0
+    assert UNSETTLED.waiting == 0
 
 
 def test_nothing_waits_for_ever_without_a_worker(
     scope: ns.Scope, monkeypatch: pytest.MonkeyPatch, told: list[str]
 ) -> None:
     """So much is kept and no more; then runs are told again, and nothing is lost."""
-    monkeypatch.setattr(ENGINE, "later", lambda work: None)
+    monkeypatch.setattr(ENGINE, "later", _nobody_comes)
     model = watched(nn.Sequential(nn.Identity()))
     runs = 9_000
-    monkeypatch.setattr(Budget, "advance", lambda budget: setattr(budget.allowance, "left", 1e12))
+    monkeypatch.setattr(Budget, "advance", _without_end)
     for _ in range(runs):
         model(INPUT)
-    assert UNSETTLED._waiting() < 8_400
+    assert UNSETTLED.waiting < 8_400
     assert 1 <= len(told) <= 4
     assert [record.step for record in records(scope, "0")] == list(range(runs))

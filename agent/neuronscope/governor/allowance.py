@@ -45,6 +45,11 @@ class Unsettled:
         self._settle = settle
         self._busy = 0
 
+    @property
+    def waiting(self) -> int:
+        """How many captures that are."""
+        return self._waiting()
+
     def settle(self) -> None:
         """Tell the budgets, and everybody else; wait for whoever is about it.
 
