@@ -131,3 +131,26 @@ def bind_tensors(*given: Any) -> None: ...
 def describe(tensor: Any) -> tuple[tuple[int, ...], str, int] | None: ...
 def summarize(tensor: Any) -> Any: ...
 def tell(observers: tuple[Any, ...], output: object) -> None: ...
+def bind_notes(*given: Any) -> None: ...
+def notes_waiting() -> int: ...
+def take_notes() -> list[tuple[Any, Any, tuple[int, ...], str, int, int, float, float]]: ...
+
+class Allowance:
+    left: float
+
+class Permit:
+    told: Any
+    context: Any
+    recording: Any
+    def __init__(
+        self,
+        told: Any,
+        context: Any,
+        recording: Any,
+        costs: list[float],
+        allowance: Allowance,
+        unclocked: int,
+    ) -> None: ...
+
+class Holder:
+    permit: Any
