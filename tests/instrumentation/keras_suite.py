@@ -178,7 +178,7 @@ def test_many_runs_keep_nothing() -> None:
     """No snapshot outlives its callback."""
     model = keras_case.make(0)
     _, leave = watch_all(model)
-    for _ in range(100):
+    for _ in range(500):
         model.predict_on_batch(ROWS)
     leave()
     gc.collect()
