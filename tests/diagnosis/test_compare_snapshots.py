@@ -237,6 +237,13 @@ def test_what_is_beyond_the_noise_of_repeats_is_found_where_it_begins() -> None:
     assert "channels" not in cause.summary, "it is in all of them"
 
 
+def test_a_kernel_that_became_noisy_does_not_excuse_itself() -> None:
+    """The steadier side's repeats are the noise."""
+    before, after = Kernel(1, 0).recorded(), Kernel(2, 1e-2).recorded()
+    assert diverged(ns.compare(before, after)).subject == "m: block.1"
+    assert diverged(ns.compare(after, before)).subject == "m: block.1"
+
+
 def test_without_repeats_rounding_is_the_noise() -> None:
     """And it is said that no run was repeated."""
     cause = diverged(

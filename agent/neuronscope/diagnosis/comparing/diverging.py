@@ -144,9 +144,11 @@ def changes(
     found: list[LayerChange | None] = []
     for key in keys:
         sides = before[key], after[key]
-        noise = max(map(_rounding, sides))
-        for rows, twins in zip(sides, repeated, strict=True):
-            noise = max(noise, _repeat_noise(rows, twins.get(key[0], {})))
+        alone = [
+            _repeat_noise(rows, twins.get(key[0], {})) for rows, twins in zip(sides, repeated, strict=True)
+        ]
+        # The steadier side's: a kernel that became noisy must not excuse itself.
+        noise = max(*map(_rounding, sides), min((each for each in alone if each is not None), default=0.0))
         found.append(_change(key, *sides, same_inputs.get(key[0], {}), noise))
     return [item for item in found if item is not None]
 
@@ -240,10 +242,10 @@ def _apart(left: Floats, right: Floats) -> Floats:
     return apart / np.maximum(left[:, RMS], 1e-12)
 
 
-def _repeat_noise(rows: LayerRows, same: Mapping[str, str]) -> float:
+def _repeat_noise(rows: LayerRows, same: Mapping[str, str]) -> float | None:
     """How far runs of one side with the same input are apart: other batches, other kernels."""
     pairs = _twins(rows, rows, same) if same else None
-    return 0.0 if pairs is None else float(np.quantile(_apart(*pairs), 0.75))
+    return None if pairs is None else float(np.quantile(_apart(*pairs), 0.75))
 
 
 def _finite_rows(rows: LayerRows) -> Floats:

@@ -42,13 +42,13 @@ class Twins:
 
     Attributes:
         pairs: one of each side.
-        repeats: two of one side.
+        repeats: two of one side, for each side.
         layers: that both sides have, in the order in which the model runs them.
     """
 
     model: str
     pairs: list[tuple[Runs, Runs]]
-    repeats: list[tuple[Runs, Runs]]
+    repeats: list[list[tuple[Runs, Runs]]]
     layers: list[str]
 
 
@@ -134,12 +134,12 @@ def find_twins(
     pairs += _unused(pairs, [(run, keys[1][key]) for key, run in keys[0].items() if key in keys[1]])
     if not pairs:
         pairs = list(_nearest(runs[0].values(), runs[1].values(), layers[0]))
-    repeats: list[tuple[Runs, Runs]] = []
-    for each, twins in zip(runs, repeated, strict=True):
-        repeats += _by_trace(each, each, twins)
-        repeats += _same_content(each.values(), layers[0])
+    repeats = [
+        [*_by_trace(each, each, twins), *_same_content(each.values(), layers[0])]
+        for each, twins in zip(runs, repeated, strict=True)
+    ]
     most = _affordable(pairs)
-    return Twins(model, pairs[:most], repeats[:most], layers) if pairs else None
+    return Twins(model, pairs[:most], [each[:most] for each in repeats], layers) if pairs else None
 
 
 def _usable(side: Columns, model: str) -> dict[tuple[str, int], Runs]:
@@ -231,16 +231,20 @@ def compare_layer(twins: Twins, layer: str, *, elsewhere: bool) -> Apart | None:
     if not known:
         return None
     dtypes = {run[layer].dtype for pair in twins.pairs for run in pair if layer in run}
-    alone = [_distance(a, b)[0] for a, b in _tensors(twins.repeats, layer)]
-    alone = [value for value in alone if math.isfinite(value)]
-    column = 2 if elsewhere or len(dtypes) > 1 else 0 if alone else 1
+    alone = [
+        [size for a, b in _tensors(each, layer) if math.isfinite(size := _distance(a, b)[0])]
+        for each in twins.repeats
+    ]
+    # The steadier side's: a kernel that became noisy must not excuse itself.
+    steady = min((max(each) for each in alone if each), default=None)
+    column = 2 if elsewhere or len(dtypes) > 1 else 1 if steady is None else 0
     floor = max(ROUNDING.get(dtype, _DEFAULT_ROUNDING)[column] for dtype in dtypes)
     return Apart(
         size=float(np.median([distance for (distance, _), _, _ in known])),
         cosine=min(cosine for (_, cosine), _, _ in known),
-        noise=max([floor, *alone]),
+        noise=max(floor, steady or 0.0),
         pairs=len(known),
-        repeats=len(alone),
+        repeats=sum(map(len, alone)),
         before=float(np.median([_rms(a) for _, a, _ in known])),
         after=float(np.median([_rms(b) for _, _, b in known])),
     )
