@@ -42,7 +42,8 @@ def provider_slower(case: Case) -> Iterator[Cause]:
             before_s, after_s = float(test.before or 0), float(test.after or 0)
             word = "slower" if after_s > before_s else "faster"
             where = f" for {route}" if route else ""
-            process = f"while the process got {pace.towards(before_s, after_s):.2g} times as slow"
+            lost = pace.towards(before_s, after_s)
+            process = f"while the process got {max(lost, 1 / lost):.2g} times as {word[:4]}"
             yield cause(
                 Kind.PROVIDER_SLOWER,
                 provider,
