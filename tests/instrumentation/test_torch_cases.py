@@ -56,7 +56,7 @@ CASES: Final[dict[str, str]] = {
     "TransformerLens #1636": "cases::test_the_user_s_hooks_outlive_nested_scopes",
     "TransformerLens #1323, #290": "cases::test_a_model_with_gradient_probes_is_freed",
     "TransformerLens #336": "cases::test_a_record_is_no_alias_of_a_tensor_that_three_layers_share",
-    "pyvene #158, #176": "probes::test_attention_of_a_llama",
+    "pyvene #158, #176": "attention::test_attention_of_a_llama",
     "pytorch #117758, #96722": "compile::test_graphs_and_compilations_are_those_of_the_plain_model",
     "pytorch #142358": "cases::test_probes_of_every_kind_leave_compilation_as_it_was",
     "torchvista #45": "cases::test_probes_of_every_kind_leave_compilation_as_it_was",

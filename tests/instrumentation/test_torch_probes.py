@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -15,38 +14,13 @@ from torch import nn
 from torch.utils import checkpoint as checkpoints
 
 import neuronscope as ns
-import tinymodels
 from neuronscope.engine.guard import GUARD
 from neuronscope.signals.records import Attributes
 from neuronscope.signals.tensors import LayerSpec, TensorSnapshot, TensorSummary
 from neuronscope.summaries import details as sketches
 from neuronscope_instrumentation.torch import snapshot as snapshots
+from probed import FULL, array_of, records, skipped
 from torchnets import INPUT, make_net
-
-FULL = 1000.0  # per cent: the largest budget there is; and beyond it, warn only
-
-
-def records(run: Callable[[ns.Model], object], model: nn.Module, **probe: Any) -> list[ns.LayerRecord]:
-    """The layer records of a run with one probe."""
-    with ns.Scope("test", max_overhead_pct=FULL, overhead_action="warn") as scope:
-        wrapped = ns.Model.wrap(model)
-        wrapped.attach_probe(**probe)
-        run(wrapped)
-    return list(scope.artifact.telemetry.layer_snapshots)
-
-
-def skipped(scope: ns.Scope) -> tuple[int, str]:
-    """How many runs a scope's root span counts as skipped, and why."""
-    (root,) = scope.artifact.telemetry.spans
-    return (
-        int(str(root.attributes["neuronscope.layers.skipped"])),
-        str(root.attributes["neuronscope.fidelity.reason"]),
-    )
-
-
-def array_of(record: ns.LayerRecord) -> Any:
-    assert record.tensor is not None
-    return record.tensor.numpy()
 
 
 # --- gradients --------------------------------------------------------------------------------------------
@@ -136,127 +110,45 @@ def test_full_backward_hooks_of_the_user_work_beside_ours() -> None:
     np.testing.assert_allclose(array_of(record), seen[0].numpy())
 
 
-# --- attention ----------------------------------------------------------------------------------------
-IDS = torch.tensor([[5, 9, 17, 3], [0, 4, 8, 2]])
-MASK = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
+@pytest.mark.parametrize("fidelity", ["summary", "full"])
+def test_a_training_step_under_all_probes_is_bit_equal(fidelity: str) -> None:
+    """Outputs, gradients of all weights, random numbers: dropout, attention, in-place layers, bfloat16."""
 
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.rest = nn.Sequential(nn.Dropout(0.3), nn.Linear(8, 8), nn.ReLU(inplace=True))
 
-def eager_weights(**config: Any) -> list[Any]:
-    model = tinymodels.llama(2, attn_implementation="eager", **config)
-    with torch.no_grad():
-        output = model(IDS, attention_mask=MASK, output_attentions=True)
-    return [weights.numpy() for weights in output.attentions]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mixed: torch.Tensor = self.attend(x, x, x, need_weights=False)[0]
+            found: torch.Tensor = self.rest(mixed).to(torch.bfloat16)
+            return found
 
+    def step(model: nn.Module) -> list[Any]:
+        torch.manual_seed(7)
+        output = model(torch.linspace(-1, 1, 48).view(2, 3, 8))
+        output.float().square().sum().backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        return [output, *gradients, torch.get_rng_state(), torch.tensor(output.dtype is torch.bfloat16)]
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("heads", [None, (3, 0)])
-def test_attention_of_a_llama(implementation: str, heads: tuple[int, ...] | None) -> None:
-    """From eager weights, or again from grouped queries and keys with a padding mask; output bit-equal."""
-    model = tinymodels.llama(2, attn_implementation=implementation)
-    with torch.no_grad():
-        plain = model(IDS, attention_mask=MASK).logits
-    outputs: list[torch.Tensor] = []
-
-    def run(_: ns.Model) -> None:
-        with torch.no_grad():
-            outputs.append(model(IDS, attention_mask=MASK).logits)
-
-    probe = ns.probes.AttentionMaps(heads=heads)
-    found = records(run, model, layers="model.layers.*.self_attn", kind=probe)
-    assert torch.equal(outputs[0], plain)
-    expected = eager_weights()
-    for number, record in enumerate(found):
-        wanted = expected[number] if heads is None else expected[number][:, list(heads)]
-        visible = MASK.numpy().astype(bool)  # what a padded query attends to, kernels fill in as they like
-        for row in range(2):
-            got, want = (maps[row][:, visible[row]] for maps in (array_of(record), wanted))
-            np.testing.assert_allclose(got, want, atol=2e-6)
-        assert record.role == "attention"
-        source = "model" if implementation == "eager" else "recomputed from q and k"
-        assert record.attributes.get("source") == source
-        assert record.attributes.get("heads") == heads
-    assert len(found) == 2
-
-
-def test_attention_maps_of_each_step_of_a_generation() -> None:
-    """The prefill's square, then a row a token; the tokens are the same."""
-    model = tinymodels.llama(1, eos_token_id=None)
-    plain = model.generate(IDS[:1], max_new_tokens=3, do_sample=False)
-    outputs: list[torch.Tensor] = []
-
-    def run(_: ns.Model) -> None:
-        outputs.append(model.generate(IDS[:1], max_new_tokens=3, do_sample=False))
-
-    found = records(run, model, layers="model.layers.0.self_attn", kind=ns.probes.AttentionMaps(heads=[1]))
-    assert torch.equal(outputs[0], plain)
-    assert [record.shape for record in found] == [(1, 1, 4, 4), (1, 1, 1, 5), (1, 1, 1, 6)]
-    for record in found:
-        np.testing.assert_allclose(array_of(record).sum(-1), 1.0, rtol=1e-5)
-
-
-def test_decoding_of_a_padded_batch_has_maps_by_head() -> None:
-    """There the kernel gets the queries that share a key as if they were a sequence."""
-    options: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False, "attention_mask": MASK}
-    found: dict[str, list[Any]] = {}
-    for kind in ("eager", "sdpa"):
-        model = tinymodels.llama(1, eos_token_id=None, attn_implementation=kind)
-
-        def run(_: ns.Model, model: Any = model) -> None:
-            model.generate(IDS, **options)
-
-        for heads in (None, (3, 1)):
-            probe = ns.probes.AttentionMaps(heads=heads)
-            maps = [array_of(r) for r in records(run, model, layers="model.layers.0.self_attn", kind=probe)]
-            found[f"{kind} {heads}"] = maps
-    shapes = [(2, 4, 4, 4), (2, 4, 1, 5), (2, 4, 1, 6)]
-    assert [maps.shape for maps in found["sdpa None"]] == shapes
-    for step, eager in enumerate(found["eager None"]):
-        rows = np.s_[:] if step else np.s_[0]  # what a padded query attends to, kernels fill in as they like
-        np.testing.assert_allclose(found["sdpa None"][step][rows], eager[rows], atol=2e-6)
-        np.testing.assert_allclose(found["sdpa (3, 1)"][step][rows], eager[:, [3, 1]][rows], atol=2e-6)
-        np.testing.assert_array_equal(found["eager (3, 1)"][step], eager[:, [3, 1]])
-
-
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("separate", [True, False])
-def test_attention_of_torch_s_own_module(batch_first: bool, separate: bool) -> None:
-    """Its fast path stays on, so the weights come from its inputs and projections, masks included."""
     torch.manual_seed(0)
-    attention = nn.MultiheadAttention(16, 4, batch_first=batch_first, kdim=12 if separate else None)
-    attention = attention.eval()
-    query, key = torch.randn(2, 5, 16), torch.randn(2, 6, 12 if separate else 16)
-    value = torch.randn(2, 6, 16)
-    padding = torch.zeros(2, 6, dtype=torch.bool)
-    padding[1, 4:] = True
-    mask = torch.randn(8, 5, 6)
-    if not batch_first:
-        query, key, value = (part.transpose(0, 1) for part in (query, key, value))
-    options: dict[str, Any] = {
-        "key_padding_mask": padding.float().masked_fill(padding, -math.inf),
-        "attn_mask": mask,
-    }
-    with torch.no_grad():
-        expected = attention(query, key, value, average_attn_weights=False, **options)[1]
-        plain = attention(query, key, value, need_weights=False, **options)[0]
-        outputs: list[torch.Tensor] = []
-
-        def run(_: ns.Model) -> None:
-            outputs.append(attention(query, key, value, need_weights=False, **options)[0])
-
-        (record,) = records(run, attention, layers="", kind=ns.probes.AttentionMaps)
-    np.testing.assert_allclose(array_of(record), expected.numpy(), atol=1e-6)
-    assert torch.equal(outputs[0], plain)
+    model = Net()
+    expected = step(copy.deepcopy(model))
+    with ns.Scope("all", max_overhead_pct=FULL, overhead_action="warn") as scope:
+        wrapped = ns.Model.wrap(model)
+        for layers, kind in (
+            ("**", ns.probes.LayerActivations), ("rest.*", ns.probes.LayerGradients),
+            ("attend", ns.probes.AttentionMaps), ("rest.2", ns.probes.NumericHealth), ("", Sparsity),
+        ):  # fmt: skip
+            wrapped.attach_probe(layers, kind, fidelity=fidelity)
+        found = step(model)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+    roles = {record.role for record in scope.artifact.telemetry.layer_snapshots}
+    assert roles == {"output", "gradient", "attention"}
 
 
-def test_a_layer_without_attention_says_so() -> None:
-    """Counted with its reason."""
-    model = make_net()
-    with ns.Scope("none", max_overhead_pct=FULL, overhead_action="warn") as scope:
-        ns.Model.wrap(model).attach_probe("first", ns.probes.AttentionMaps)
-        model(INPUT)
-    assert skipped(scope) == (1, "no attention")
-
-
+# --- what taps leave ----------------------------------------------------------------------------------
 def test_taps_leave_no_trace_and_pass_exceptions_through() -> None:
     """Removed at the scope's end; copies are plain; the model's own exception is the same object."""
     model = make_net()
