@@ -18,7 +18,6 @@ from neuronscope.engine.intake import SPAN_BYTES
 from neuronscope.engine.others import add_missing
 from neuronscope.engine.provider import takes_in
 from neuronscope.signals import names
-from neuronscope.signals.records import Attributes
 
 if TYPE_CHECKING:
     from neuronscope.engine.content import ContentPolicy
@@ -123,10 +122,7 @@ class Endings:
         elif span.shared:
             add_missing(foreign, masked)
         else:
-            # A sampler decides which attributes a span starts with: the service's own may have dropped ours.
-            held: Attributes = getattr(foreign, "attributes", None) or {}
-            own = span.own or {}
-            set_attributes(foreign, masked, own if len(held) >= len(own) else {})
+            set_attributes(foreign, masked, span.own or {})
             if names.ERROR_TYPE in masked:
                 foreign.set_status(trace.StatusCode.ERROR)
             if span.call is not None and span.call.searches:

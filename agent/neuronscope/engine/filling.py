@@ -26,6 +26,10 @@ _NOTHING: Final[dict[str, Any]] = {}
 def set_attributes(span: Any, attributes: dict[str, Any], told: dict[str, Any] = _NOTHING) -> None:
     """Set attributes that the content policy has let through, but those that the span was `told` already."""
     held = _room_in(span, len(attributes))
+    # A sampler decides which attributes a span starts with: the service's own may have dropped ours.
+    holds: Any = (getattr(span, "attributes", None) or ()) if held is None else held["_dict"]
+    if len(holds) < len(told):
+        told = _NOTHING
     kept = None if held is None else _keep(attributes, told)
     if held is None or kept is None:
         span.set_attributes({key: value for key, value in attributes.items() if told.get(key) is not value})

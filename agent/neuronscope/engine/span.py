@@ -115,8 +115,8 @@ class LightSpan(_Span, trace.Span):
 
     def attributes_at_start(self) -> dict[str, Any]:
         """Ours, as far as they are known before the call is read."""
-        if self.call is None:
-            return dict(self.own or {})
+        if self.call is None or (self.foreign is not None and not self.shared):
+            return dict(self.own or {})  # a foreign span was begun with all of them
         known = self.call.start_facts()
         if self.own:
             known.update(self.own)
