@@ -27,7 +27,7 @@ ASKED: dict[str, Any] = {
     "tools": TOOLS,
 }
 # The helper of the first releases reads the response, not the stream: there we read its bytes, pings and all.
-PINGS = int(not hasattr(anthropic.MessageStream, "response"))
+PINGS = int(not hasattr(anthropic.lib.streaming.MessageStream, "response"))
 COMPLETE = {
     names.PROVIDER_NAME: "anthropic",
     names.REQUEST_MODEL: "m",
