@@ -19,7 +19,7 @@ from neuronscope_instrumentation.tf.snapshot import of_array
 
 TESTS = Path(__file__).parents[1]
 SUITES = (
-    *(TESTS / "instrumentation" / name for name in ("keras_suite.py", "keras_probes.py")),
+    *(TESTS / "instrumentation" / name for name in ("keras_suite.py", "keras_graphs.py", "keras_probes.py")),
     TESTS / "contract" / "test_backend_contract.py",
 )
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+
+from neuronscope.signals.tensors import TensorSnapshot
+from neuronscope_instrumentation.tf import ADAPTER
 
 keras: Any = importlib.import_module("keras")  # neither typed nor stubbed
 BACKEND = keras.backend.backend()
@@ -70,3 +74,19 @@ def numbers(value: Any) -> Any:
 def tensorflow() -> Any:
     """Neither typed nor stubbed."""
     return importlib.import_module("tensorflow")
+
+
+def watch_all(model: Any) -> tuple[list[tuple[str, tuple[int, ...], float]], Callable[[], None]]:
+    """Watch all layers of a model: what was seen, and the undo."""
+    seen: list[tuple[str, tuple[int, ...], float]] = []
+
+    def noting(path: str) -> Callable[[TensorSnapshot], None]:
+        return lambda snapshot: seen.append((path, snapshot.shape, snapshot.summarize().mean))
+
+    undo = [ADAPTER.observe_layer(model, path, noting(path)) for path in ADAPTER.match_layers(model, "**")]
+
+    def leave() -> None:
+        for step in undo:
+            step()
+
+    return seen, leave
