@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anthropic
+from anthropic.lib.streaming import MessageStream
 
 from client_cases import CANARY, ClientCase, timeout_s
 from clients import has, http_library
@@ -27,7 +28,7 @@ ASKED: dict[str, Any] = {
     "tools": TOOLS,
 }
 # The helper of the first releases reads the response, not the stream: there we read its bytes, pings and all.
-PINGS = int(not hasattr(anthropic.lib.streaming.MessageStream, "response"))
+PINGS = int(not hasattr(MessageStream, "response"))
 COMPLETE = {
     names.PROVIDER_NAME: "anthropic",
     names.REQUEST_MODEL: "m",
