@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import CodeType, TracebackType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 
@@ -74,8 +74,8 @@ def process_groups() -> dict[Any, Any] | None:
     distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if distributed is None:
         return {} if not torch.distributed.is_available() else None
-    groups: Any = getattr(distributed, "_pg_map", None)
-    return cast("dict[Any, Any]", groups) if type(groups) is dict else None
+    groups: dict[Any, Any] | None = getattr(distributed, "_pg_map", None)
+    return groups if type(groups) is dict else None
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:
