@@ -351,9 +351,10 @@ def test_what_is_lent_is_not_spent_twice() -> None:
     bench.capture(CHEAP, Fidelity.SUMMARY)
     for _ in range(50):
         bench.work(10 * MS)
-    before = bench.budget._surplus
+    before = bench.budget._surplus  # pyright: ignore[reportPrivateUsage, reportUnknownVariableType]
     bench.budget.advance()
-    assert bench.budget._surplus == before - bench.budget.allowance.left
+    after = bench.budget._surplus  # pyright: ignore[reportPrivateUsage, reportUnknownVariableType]
+    assert after == before - bench.budget.allowance.left
     assert bench.budget.allowance.left > 0
     strict = Bench(action="abort")
     strict.capture(CHEAP, Fidelity.SUMMARY)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,8 +21,14 @@ for _name in ("pymilvus", "milvus_lite"):
 @contextmanager
 def store() -> Generator[str]:
     """The path of a database that nobody else uses meanwhile."""
-    path = _free.pop() if _free else str(Path(tempfile.mkdtemp(prefix="neuronscope-milvus-")) / "store.db")
+    path = _free.pop() if _free else _new()
     try:
         yield path
     finally:
         _free.append(path)
+
+
+def _new() -> str:
+    folder = tempfile.mkdtemp(prefix="neuronscope-milvus-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(Path(folder) / "store.db")
