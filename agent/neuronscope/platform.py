@@ -66,6 +66,7 @@ class Platform:
         with _lock:
             ENGINE.start(self.settings, self._make_exporters, redactor)
             ENGINE.watch_model = _watch_model
+            ENGINE.prepare_models = _prepare_models
             _stop_watching()
             _current = self
             _release_logs()
@@ -244,6 +245,12 @@ def _watch_model(model: Any, span: Any) -> Any:
         return watch_call(model, span)
     except AdapterNotFoundError:
         return None
+
+
+def _prepare_models() -> None:
+    import neuronscope.callwatch  # noqa: F401 - loaded here, so that no call waits for it
+
+    registry.prepare_backends()
 
 
 def _at_exit() -> None:

@@ -59,6 +59,7 @@ class Engine(Calls, Endings):
         events: makes GenAI events of finished calls.
         steward: keeps that budget's accounts.
         watch_model: opens layer observation for an in-process model call (set by the platform).
+        prepare_models: loads what that needs, before the first call (set by the platform).
         on_record: sees every finished span, and may return another in its place; in the worker's thread.
         on_embedder: told of calls that embed: ``(snapshot, instance, arguments)``; in the caller's thread.
     """
@@ -72,6 +73,7 @@ class Engine(Calls, Endings):
         self.steward = Steward(self.settings, self.metrics, self._export_now, self.tell)
         self.budget: Budget = self.steward.budget
         self.watch_model: ModelWatcher | None = None
+        self.prepare_models: Callable[[], None] | None = None
         self.on_record: Callable[[SpanRecord], SpanRecord] | None = None
         self.on_embedder: Callable[[Snapshot, Any, Mapping[str, Any]], None] | None = None
         self.exporters: Sequence[Exporter] = ()

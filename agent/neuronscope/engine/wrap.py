@@ -102,6 +102,9 @@ class Installation:
     def _on_import(self, work: list[Callable[[ModuleType], None]], module: ModuleType) -> None:
         for step in work:
             GUARD.call(f"wrap.{self.integration.name}", step, module)
+        prepare = ENGINE.prepare_models
+        if prepare is not None and any(method.model is not None for method in self.integration.methods):
+            GUARD.call("wrap.prepare_models", prepare)
 
     def _hand_over(self, module: ModuleType) -> None:
         install = self.integration.install

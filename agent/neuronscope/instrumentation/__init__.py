@@ -588,6 +588,18 @@ class ExaminableBackend(Protocol):
 
 
 @runtime_checkable
+class PreparingBackend(Protocol):
+    """A backend that has something to load before the first of its models is watched."""
+
+    def prepare(self) -> None:
+        """Load it, if the framework is loaded: asked when a library that runs models has been imported.
+
+        In the first call instead, the service would wait for it, and observation be charged for it.
+        """
+        ...
+
+
+@runtime_checkable
 class DescribingBackend(Protocol):
     """A backend that also tells how a model is adapted, stored and distributed."""
 

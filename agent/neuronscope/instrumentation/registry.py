@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final, cast
 
 from neuronscope.exceptions import AdapterNotFoundError, ConfigError
-from neuronscope.instrumentation import BackendAdapter, ClientIntegration
+from neuronscope.instrumentation import BackendAdapter, ClientIntegration, PreparingBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,13 @@ def backends() -> Iterator[BackendAdapter]:
     for entry in BACKENDS.values():
         yield cast(BackendAdapter, entry.load())
     yield from cast("dict[str, BackendAdapter]", _outside(BackendAdapter)).values()
+
+
+def prepare_backends() -> None:
+    """Load what the runtimes need to watch a model: now, not in a model's first call."""
+    for backend in backends():
+        if isinstance(backend, PreparingBackend):
+            backend.prepare()
 
 
 def backend_for(model: object, name: str | None = None) -> BackendAdapter:

@@ -6,6 +6,7 @@ Importing this module does not import torch.
 from __future__ import annotations
 
 import importlib.util
+import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -76,6 +77,11 @@ class TorchAdapter:
         from neuronscope_instrumentation.torch.describe import describe_model
 
         return describe_model(model_obj)
+
+    def prepare(self) -> None:
+        """Load what watching a model needs, if torch is loaded."""
+        if "torch" in sys.modules:
+            _watching()
 
     def observe_layer(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
         """Watch one layer; returns the undo of just this.
@@ -165,7 +171,7 @@ def _watching() -> tuple[
     Callable[[Any, str], nn.Module], Callable[[nn.Module, LayerCallback], Callable[[], None]]
 ]:
     """What `observe_layer` needs; importing it each time would be a fifth of what watching costs."""
-    from neuronscope_instrumentation.torch import layers, noting, slots
+    from neuronscope_instrumentation.torch import describe, layers, noting, slots, weights  # noqa: F401
 
     noting.begin()
     return layers.find_layer, slots.observe
