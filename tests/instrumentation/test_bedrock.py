@@ -506,11 +506,14 @@ def test_an_error_inside_a_stream_is_raised_and_told_by_its_code(server: FakeBed
         events = [{"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"text": CANARY}}}]
         server.reply(stream_of([*events, {"throttlingException": {"message": CANARY}}]))
         seen: list[Any] = []
+        stream = client.converse_stream(**ASKED)["stream"]
         try:
-            for event in client.converse_stream(**ASKED)["stream"]:
+            for event in stream:
                 seen.append(event)  # noqa: PERF402 - what came before counts
         except ClientError as failed:
             return seen, type(failed).__qualname__, failed.response
+        finally:
+            stream.close()  # else botocore leaves its connection to the garbage collector
         return seen
 
     for outcome in three_ways(lambda mode: observe(CASE, mode, call, server)):
