@@ -10,6 +10,7 @@ import time
 from typing import Final
 
 from tests.benchmarks import docs
+from tests.benchmarks.children import ChildError
 from tests.benchmarks.figures import RESULTS, Figure, Run, save
 
 # A group is a module `tests.benchmarks.NAME` with `figures(run: Run) -> Iterator[Figure]`.
@@ -43,9 +44,14 @@ def main() -> int:
 def _run(group: str, run: Run) -> bool:
     start = time.monotonic()
     done: list[Figure] = []
-    for figure in importlib.import_module(f"tests.benchmarks.{group}").figures(run):
-        print(json.dumps(figure.to_json(), ensure_ascii=False), flush=True)
-        done.append(figure)
+    stopped = ""
+    try:
+        for figure in importlib.import_module(f"tests.benchmarks.{group}").figures(run):
+            print(json.dumps(figure.to_json(), ensure_ascii=False), flush=True)
+            done.append(figure)
+    except ChildError as error:  # what has been measured until then is kept
+        stopped = str(error)
+        run.facts.append(f"The run stopped early: {stopped}")
     seconds = time.monotonic() - start
     if not run.only:
         save(group, run, done, seconds)
@@ -58,7 +64,7 @@ def _run(group: str, run: Run) -> bool:
         f"not measured: {', '.join(unmeasured) or 'none'}",
         file=sys.stderr,
     )
-    return not unmeasured
+    return not unmeasured and not stopped
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from tests.benchmarks.children import serve
@@ -112,7 +113,9 @@ def estimates(rounds: int) -> dict[str, Any]:
     for turn in range(rounds):
         for values in truth.values():
             values.clear()
-        with ns.Scope("estimates", max_overhead_pct=(10.0, 20.0, 40.0)[turn % 3]) as scope:
+        budget = (10.0, 20.0, 40.0)[turn % 3]
+        # A scope as short as this may cost more than twice its budget, and says so; its data is kept.
+        with suppress(ns.OverheadBudgetExceeded), ns.Scope("estimates", max_overhead_pct=budget) as scope:
             llama.generate(torch.randint(3, 1000, (1, 16 + turn)), max_new_tokens=48, do_sample=False)
         spans = [span for span in scope.artifact.telemetry.spans if names.LAYERS_MEAN in span.attributes]
         if not spans:
