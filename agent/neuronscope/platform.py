@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -248,8 +249,7 @@ def _watch_model(model: Any, span: Any) -> Any:
 
 
 def _prepare_models() -> None:
-    import neuronscope.callwatch  # noqa: F401 - loaded here, so that no call waits for it
-
+    importlib.import_module("neuronscope.callwatch")
     registry.prepare_backends()
 
 

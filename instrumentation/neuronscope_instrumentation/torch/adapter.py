@@ -5,6 +5,7 @@ Importing this module does not import torch.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import weakref
@@ -82,6 +83,8 @@ class TorchAdapter:
         """Load what watching a model needs, if torch is loaded."""
         if "torch" in sys.modules:
             _watching()
+            for part in ("describe", "weights"):
+                importlib.import_module(f"neuronscope_instrumentation.torch.{part}")
 
     def observe_layer(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> Callable[[], None]:
         """Watch one layer; returns the undo of just this.
@@ -171,7 +174,7 @@ def _watching() -> tuple[
     Callable[[Any, str], nn.Module], Callable[[nn.Module, LayerCallback], Callable[[], None]]
 ]:
     """What `observe_layer` needs; importing it each time would be a fifth of what watching costs."""
-    from neuronscope_instrumentation.torch import describe, layers, noting, slots, weights  # noqa: F401
+    from neuronscope_instrumentation.torch import layers, noting, slots
 
     noting.begin()
     return layers.find_layer, slots.observe
