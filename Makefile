@@ -62,7 +62,7 @@ unit: $(VENV)/.compiled  ## the tests that take seconds
 	$(PYTEST) -m "not integration and not exhaustive and not soak" $(ARGS)
 
 test: $(VENV)/.compiled services  ## all tests: unit and integration
-	$(PYTEST) $(ARGS)
+	$(PYTEST) $(ARGS) || $(BIN)/python -m tests.support.again $$?
 
 check: lint types test  ## what CI runs: format, lint, types, all tests
 
