@@ -465,6 +465,11 @@ MODEL_WEIGHTS: Final = _attribute(
 )
 MODEL_DTYPE: Final = _attribute("neuronscope.model.dtype", "string", "Element type of most of the weights.")
 MODEL_QUANTIZATION: Final = _attribute("neuronscope.model.quantization", "string", "How weights are stored.")
+MODEL_KERNELS: Final = _attribute(
+    "neuronscope.model.kernels",
+    "string[]",
+    "What rounds differently: attention's kernel, threads, precision of products.",
+)
 SUMMARY_KERNEL: Final = _attribute(
     "neuronscope.summary.kernel", "string", "What computes tensor summaries here: compiled, or why not."
 )

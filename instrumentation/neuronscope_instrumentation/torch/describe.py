@@ -49,6 +49,7 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
         stored = _stored[model] = _storage(model)
     if stored:
         told[names.MODEL_QUANTIZATION] = stored
+    told[names.MODEL_KERNELS] = _kernels(model)
     taken = _taken.get(model)
     now = time.monotonic()
     if (taken is None or (taken.repeat and now >= taken.again)) and is_real_run():
@@ -101,6 +102,18 @@ def _look_at_weights(model: nn.Module) -> _Taken:
             digest.update(torch.cat(group).cpu().numpy().tobytes())
     told = {names.MODEL_WEIGHTS: digest.hexdigest(), names.MODEL_DTYPE: sizes.most_common(1)[0][0]}
     return _Taken(told, on_host)
+
+
+def _kernels(model: nn.Module) -> list[str]:
+    """What may make the same weights round differently; nothing of it is fixed when a model is loaded."""
+    told = [f"threads {torch.get_num_threads()}"]
+    attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if isinstance(attention, str):
+        told.append(f"attention {attention}")
+    products = torch.get_float32_matmul_precision()
+    if products != "highest":
+        told.append(f"products {products}")
+    return told
 
 
 def _wrappers(model: nn.Module) -> Iterator[nn.Module]:
