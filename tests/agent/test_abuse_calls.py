@@ -107,7 +107,7 @@ def test_a_service_notices_nothing(
         found = outcome(SCENARIOS[name])
     assert found == expected[name]
     assert trace.get_current_span() is trace.INVALID_SPAN
-    assert ENGINE.flush(5)
+    assert ENGINE.flush(60)
     assert memory.spans or name == "functions_look_the_same"
     assert not [record for record in caplog.records if record.name != "neuronscope"]
     assert not caplog.records or name in TELL_OF_A_FAULT

@@ -60,7 +60,7 @@ def test_what_a_propagated_function_does_stays_there(exporter: InMemoryExporter)
 
     def work(name: str) -> None:
         with trace.get_tracer("app").start_as_current_span(name):
-            barrier.wait(5)
+            barrier.wait(60)
             chat(f"in {name}")
 
     with ns.Scope("request"):

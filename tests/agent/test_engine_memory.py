@@ -81,7 +81,7 @@ def test_a_finished_call_leaves_nothing_behind(
     ns.instrument("fake")
     for _ in range(10):
         call()
-    assert ENGINE.flush(5)
+    assert ENGINE.flush(60)
     assert len(spans) == 10
     assert not [span for span in spans if span() is not None]
 
@@ -91,11 +91,11 @@ def test_a_call_that_the_queue_refuses_leaves_nothing_behind(spans: list[weakref
     ns.Platform(exporters=[InMemoryExporter()], queue_max_spans=1)
     ns.instrument("fake")
     worker: Any = vars(ENGINE)["_worker"]
-    assert worker.pause(5)
+    assert worker.pause(60)
     for _ in range(50):
         succeed()
     alive = sum(span() is not None for span in spans)
     worker.resume()
     assert alive <= 4  # in the queue, and in the worker's hands
-    assert ENGINE.flush(5)
+    assert ENGINE.flush(60)
     assert ENGINE.metrics.total(names.DROPPED) >= 46

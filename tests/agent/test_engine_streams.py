@@ -149,7 +149,7 @@ def test_chunks_that_the_worker_folds_are_not_lost() -> None:
     ns.instrument("fake")
     try:
         assert len(list(fakelib.Client().chat("word " * 200, stream=True))) == 200
-        assert ENGINE.flush(5)
+        assert ENGINE.flush(60)
     finally:
         ns.uninstrument("fake")
         ns.registry.unregister_adapter("fake")

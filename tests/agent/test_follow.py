@@ -147,13 +147,13 @@ def test_the_command_follows_until_ctrl_c(tmp_path: Path) -> None:
     writer.flush()
     lines = _until("root", process.stdout)
     process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     process.stdout.close()
     assert any("[web]" in line for line in lines)
     writer.close()
 
 
-def _until(word: str, stream: IO[str], timeout: float = 20.0) -> Sequence[str]:
+def _until(word: str, stream: IO[str], timeout: float = 60.0) -> Sequence[str]:
     """Lines of a stream, up to the one with a word."""
     lines: list[str] = []
 

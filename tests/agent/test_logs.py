@@ -14,6 +14,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 import neuronscope as ns
+from collectors import until
 from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.logged import severity
@@ -325,19 +326,19 @@ def test_a_full_queue_turns_logs_away_before_spans(log: logging.Logger) -> None:
     class Slow(InMemoryExporter):
         def export(self, batch: Any) -> None:
             busy.set()
-            go_on.wait(30)
+            go_on.wait(60)
             super().export(batch)
 
     exporter = Slow()
     ns.Platform(exporters=[exporter], logs="export", export_interval_s=0.01, queue_max_bytes=60_000)
     log.error("one")
-    assert busy.wait(30)
+    assert busy.wait(60)
     for _ in range(200):
         log.error("x" * 1000)
     with ns.Scope("request"):
         pass
     go_on.set()
-    assert ns.flush(30)
+    assert ns.flush(60)
     dropped = {
         point.labels: cast(float, point.value)
         for family in ENGINE.metrics.collect().families
@@ -354,10 +355,7 @@ def test_logs_leave_without_any_span(log: logging.Logger) -> None:
     """The worker wakes for them, and sends them at its interval."""
     exporter = start(deferred=True, export_interval_s=0.05)
     log.error("alone")
-    done = threading.Event()
-    for _ in range(500):
-        if exporter.logs or done.wait(0.01):
-            break
+    until(lambda: bool(exporter.logs))
     assert [record.body for record in exporter.logs] == ["alone"]
 
 

@@ -183,7 +183,7 @@ def test_a_call_has_its_cost_on_span_and_metric(tmp_path: Path) -> None:
                 client.chat.completions.create(
                     model=model, messages=[{"role": "user", "content": "What does it cost?"}]
                 )
-            ns.flush(5)
+            ns.flush(60)
             total = ENGINE.metrics.total(names.COST_TOTAL)
             unpriced = ENGINE.metrics.total(names.UNPRICED)
         priced, other = (span.span.attributes for span in scope.artifact.llm_spans)

@@ -64,7 +64,7 @@ def platform(tmp_path: Path, exporter: ns.testing.InMemoryExporter) -> Iterator[
         yield started
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "in vain"

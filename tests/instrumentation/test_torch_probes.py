@@ -307,7 +307,7 @@ def test_on_an_accelerator_the_model_never_waits(monkeypatch: pytest.MonkeyPatch
         wrapped.attach_probe(["first", "rest.0"], ns.probes.NumericHealth)
         for _ in range(3):
             model(INPUT)
-        assert ns.flush(5)  # the worker's turn, before the scope's end would wait for the rest
+        assert ns.flush(60)  # the worker's turn, before the scope's end would wait for the rest
     found = scope.artifact.telemetry.layer_snapshots
     assert [(r.layer_id, r.step) for r in found] == [(x, s) for s in range(3) for x in ("first", "rest.0")]
     with torch.no_grad():

@@ -112,7 +112,7 @@ def test_nothing_survives_the_end_of_the_supervisor(tmp_path: Path, number: sign
         # Two programs, each of which has forked.
         _wait_for(lambda: len(_processes_in(work)) == 4)
         parent.send_signal(number)
-        parent.wait(20)
+        parent.wait(60)
         _wait_for(lambda: _processes_in(work) == [])
     finally:
         parent.kill()
@@ -173,7 +173,7 @@ def _kill_the_one_running(work_dir: Path, word: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+def _wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "still not so after the time allowed"

@@ -56,7 +56,7 @@ def service(folder: Path, llm_url: str, environment: Mapping[str, str]) -> Gener
             yield port
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(20)
+            process.wait(60)
 
 
 def wait_until_healthy(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:

@@ -171,7 +171,7 @@ class Browser:
     ) -> None:
         os.close(self._out)
         try:
-            self._process.wait(5)
+            self._process.wait(30)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -269,8 +269,8 @@ def observe_async(
 
 
 async def until_asked(server: FakeProvider) -> None:
-    """Wait until a request has come, five seconds at most."""
-    for _ in range(500):
+    """Wait until a request has come, a minute at most."""
+    for _ in range(6_000):
         if server.requests:
             return
         await asyncio.sleep(0.01)

@@ -66,7 +66,7 @@ def rotel(forward_to: int, folder: Path) -> Generator[dict[Protocol, str]]:
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(5)
+            process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
