@@ -359,7 +359,7 @@ def test_five_hundred_forwards_are_flat_in_memory() -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert after - before < 10_000
+    assert after - before < 40_000  # 2,500 times the smallest object would be 70,000
 
 
 def test_eight_threads_while_observers_come_and_go() -> None:

@@ -78,7 +78,7 @@ def test_steps_of_the_decoding_are_told(model: Any, scope: ns.Scope) -> None:
     def slow(*_: Any) -> None:
         calls.append(1)
         if len(calls) == 4:
-            threading.Event().wait(0.2)  # the third step after the prefill
+            threading.Event().wait(0.5)  # the third step after the prefill
 
     handle = model.model.register_forward_pre_hook(slow)
     model.generate(PROMPT, max_new_tokens=6)
@@ -86,7 +86,7 @@ def test_steps_of_the_decoding_are_told(model: Any, scope: ns.Scope) -> None:
     (span,) = spans(scope)
     told = span.attributes
     assert told[names.MODEL_STEP_SLOWEST] == 3
-    assert 0.19 < told[names.MODEL_STEP_MAX] < told[names.MODEL_DECODE]  # type: ignore[operator]
+    assert 0.49 < told[names.MODEL_STEP_MAX] < told[names.MODEL_DECODE]  # type: ignore[operator]
     assert 0 < told[names.MODEL_STEP_MEDIAN] <= told[names.MODEL_STEP_MAX]  # type: ignore[operator]
 
 
