@@ -37,6 +37,7 @@ static PyMethodDef functions[] = {
     FAST("with_item", ns_with_item),
     ONE("split_ids", ns_split_ids),
     ONE("make_note", ns_make_note),
+    ONE("make_snapshot", ns_make_snapshot),
     /* inside a torch model */
     FAST("bind_state", ns_bind_state),
     FAST("bind_slots", ns_bind_slots),
@@ -65,7 +66,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit__native(void)
 {
-    if (ns_spans_ready() < 0 || ns_runs_ready() < 0 || ns_facts_ready() < 0 || ns_tensors_ready() < 0)
+    if (ns_spans_ready() < 0 || ns_runs_ready() < 0 || ns_facts_ready() < 0 || ns_requests_ready() < 0 ||
+        ns_tensors_ready() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&

@@ -37,6 +37,7 @@ PyObject *ns_arguments(PyObject *module, Args args, Py_ssize_t n);          /* c
 PyObject *ns_with_item(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_split_ids(PyObject *module, PyObject *bits);
 PyObject *ns_make_note(PyObject *module, PyObject *tools);                  /* entry_note.c */
+PyObject *ns_make_snapshot(PyObject *module, PyObject *tools);              /* requests.c */
 PyObject *ns_bind_state(PyObject *module, Args args, Py_ssize_t n);         /* torch_state.c */
 PyObject *ns_bind_slots(PyObject *module, Args args, Py_ssize_t n);         /* torch_slots.c */
 PyObject *ns_leave(PyObject *module, PyObject *sites);
@@ -61,6 +62,7 @@ int ns_add_to_series(PyObject *series, PyObject *value, PyObject *span, PyObject
 int ns_spans_ready(void);
 int ns_runs_ready(void);
 int ns_facts_ready(void);
+int ns_requests_ready(void);
 int ns_tensors_ready(void);
 
 /* Add a file's types to the module; -1 with an exception. */

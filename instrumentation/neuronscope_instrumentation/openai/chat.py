@@ -25,6 +25,7 @@ from neuronscope_instrumentation.common.fields import (
 from neuronscope_instrumentation.openai.answers import read_chat, read_error, tell_chat
 from neuronscope_instrumentation.openai.chunks import fold_chat_chunk, has_content
 from neuronscope_instrumentation.openai.facts import known, read_headers
+from neuronscope_instrumentation.openai.keeping import Usual
 from neuronscope_instrumentation.openai.messages import read_message
 
 _MESSAGES: Final = "messages"
@@ -35,6 +36,8 @@ _TOOLS: Final = "tools"
 _LISTS: Final = (list, tuple)
 # What most requests do not have.
 _RARE: Final = frozenset({"functions", "modalities", "response_format", "stop", "tools"})
+# What `keep_chat` does with all other bodies.
+USUAL: Final = Usual(_MESSAGES, _MESSAGE_COUNT, _RARE)
 
 
 def keep_chat(kept: dict[str, Any], body: Mapping[str, Any], content: bool) -> None:

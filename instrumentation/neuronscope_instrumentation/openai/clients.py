@@ -9,18 +9,18 @@ from neuronscope_instrumentation.openai.peers import peer
 
 _MAX: Final = 256
 # By the identity of a client's URL, which is held, so that no other one gets the same.
-_KNOWN: Final[dict[int, tuple[Any, type, Peer]]] = {}
+KNOWN: Final[dict[int, tuple[Any, type, Peer]]] = {}
 
 
 def peer_of(client: Any) -> Peer:
     """The server of a client's requests by path; worked out once for its URL and class."""
     base = getattr(client, "_base_url", None)
-    known = _KNOWN.get(id(base))
-    if known is not None and known[0] is base and known[1] is client.__class__:
+    known = KNOWN.get(id(base))
+    if known is not None and known[0] is base and known[1] is type(client):
         return known[2]
     found = peer(client, "")
     if base is not None:
-        if len(_KNOWN) >= _MAX:
-            _KNOWN.clear()
-        _KNOWN[id(base)] = base, client.__class__, found
+        if len(KNOWN) >= _MAX:
+            KNOWN.clear()
+        KNOWN[id(base)] = base, type(client), found
     return found

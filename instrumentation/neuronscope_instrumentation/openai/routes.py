@@ -6,20 +6,21 @@ route and run untouched: they are listed in ``docs/reference/openai.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from neuronscope.instrumentation import Endpoint, Snapshot
+from neuronscope.instrumentation import Snapshot
 from neuronscope_instrumentation.common.fields import fields, mapping, subset, text
 from neuronscope_instrumentation.openai.audio import SPEECH, TRANSCRIPTION, keep_speech, keep_transcription
-from neuronscope_instrumentation.openai.chat import CHAT, keep_chat
+from neuronscope_instrumentation.openai.chat import CHAT, USUAL, keep_chat
 from neuronscope_instrumentation.openai.clients import peer_of
 from neuronscope_instrumentation.openai.completions import COMPLETIONS, keep_completion
 from neuronscope_instrumentation.openai.embeddings import EMBEDDINGS, keep_embeddings
 from neuronscope_instrumentation.openai.events import FETCH, RESPONSES
 from neuronscope_instrumentation.openai.images import IMAGES, VIDEOS, keep_prompt
 from neuronscope_instrumentation.openai.judgements import DECISIONS, MODERATIONS, keep_judged
+from neuronscope_instrumentation.openai.keeping import Posted, Route, quick
 from neuronscope_instrumentation.openai.peers import peer
 from neuronscope_instrumentation.openai.responses import COMPACT, RESPONSE_ID, keep_request
 from neuronscope_instrumentation.openai.searches import SEARCH, keep_search, store_of
@@ -48,21 +49,10 @@ KEPT: Final = frozenset(
     }
 )
 MAX_POSTED: Final = 256
-Keep = Callable[[dict[str, Any], Mapping[str, Any], bool], None]
+POSTED: Final[Posted] = {}
 
 
-class Route(NamedTuple):
-    """An operation, and what to keep of a request's body beside the scalars; None: there is no body."""
-
-    endpoint: Endpoint
-    keep: Keep | None
-
-
-# What was posted to before: the same few paths for all calls.
-POSTED: Final[dict[str, tuple[Route | None, bool]]] = {}
-
-
-def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot | None:
+def snapshot_in_python(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot | None:
     """What to keep of a call to the client's `request`; None for endpoints that call no model."""
     options = arguments["options"]
     told: Any = fields(options)  # its attributes, each of which costs pydantic a look at two tables
@@ -73,7 +63,7 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
     route, is_path = known
     if route is None:
         return None
-    endpoint, keep = route
+    endpoint, keep, _, named = route
     if keep is None:
         return _fetch(client, options, arguments)
     body = told.get("json_data")
@@ -84,8 +74,11 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
         body = {**body, **extra}  # as the SDK merges `extra_body`
     kept = subset(body, KEPT)
     keep(kept, body, content)
-    target = text(kept.get("model")) if endpoint is not SEARCH else store_of(url)
+    target = store_of(url) if named is None else text(kept.get(named))
     return Snapshot(endpoint, target, kept, peer_of(client) if is_path else peer(client, url))
+
+
+snapshot: Final = quick(snapshot_in_python, POSTED, KEPT)
 
 
 def _look_up(method: str, url: str) -> tuple[Route | None, bool]:
@@ -122,9 +115,9 @@ def route_of(method: str, url: str) -> Route | None:
 
 
 _FETCH: Final = Route(FETCH, None)
-_SEARCH: Final = Route(SEARCH, keep_search)
+_SEARCH: Final = Route(SEARCH, keep_search, target=None)
 _POSTS: Final = (
-    ("/chat/completions", Route(CHAT, keep_chat)),
+    ("/chat/completions", Route(CHAT, keep_chat, USUAL)),
     ("/embeddings", Route(EMBEDDINGS, keep_embeddings)),
     ("/responses", Route(RESPONSES, keep_request)),
     ("/responses/compact", Route(COMPACT, keep_request)),
