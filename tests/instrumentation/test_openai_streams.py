@@ -16,6 +16,7 @@ import httpx2
 import openai
 import pytest
 
+from client_cases import until_asked
 from neuronscope.signals import names
 from neuronscope.testing import InMemoryExporter
 from neuronscope.testing.fake_openai import FakeOpenAI, chat_stream
@@ -241,7 +242,9 @@ async def cancel_the_call(client: openai.AsyncOpenAI, server: FakeOpenAI) -> Any
     call: Any = client.chat.completions.create(model="m", messages=MESSAGES)
     server.clear()
     server.reply(*[chat_stream(delay_s=5)])
-    return await cancelled(asyncio.ensure_future(slow(call)))
+    task = asyncio.ensure_future(slow(call))
+    await until_asked(server)
+    return await cancelled(task)
 
 
 async def slow(call: Any) -> Any:

@@ -281,7 +281,7 @@ def no_answer(client: openai.OpenAI, server: FakeOpenAI) -> Any:
 
 def too_slow(client: openai.OpenAI, server: FakeOpenAI) -> Any:
     server.reply(Reply(body={}, delay_s=5))
-    patience = httpx2.Timeout(60, read=0.05)  # a busy machine may be slower to connect
+    patience = httpx2.Timeout(60, read=0.3)  # a busy machine may be slower to connect
     return client.with_options(max_retries=0, timeout=patience).chat.completions.create(
         model="m", messages=MESSAGES
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import itertools
+import random
 import signal
 import socket
 import ssl
@@ -14,7 +16,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -28,10 +30,17 @@ Answer = tuple[int, dict[str, str], bytes]
 OK: Answer = (200, {}, b"")
 
 
+# Below those that systems hand out by themselves: what is free stays so until the test's server has it.
+_PORTS: Final = itertools.cycle(random.sample(range(20_000, 32_000), 12_000))
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on; another one each time."""
+    for port in _PORTS:
+        with socket.socket() as probe, suppress(OSError):  # it is taken
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
