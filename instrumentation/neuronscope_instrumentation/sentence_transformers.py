@@ -1,5 +1,6 @@
-"""sentence-transformers: embedders (`SentenceTransformer.encode`) and rerankers (`CrossEncoder`) in process.
+"""sentence-transformers: embedders of every kind (`encode`) and rerankers (`CrossEncoder`) in process.
 
+Sparse ones' vectors are as long as their vocabulary; of many vectors a text, each one's length is told.
 `encode_query` and `encode_document` go through `encode`; `rank` goes through `predict` and is one span.
 Token counts are not reported: the library does not tell them, and counting would mean tokenising twice.
 """
@@ -7,6 +8,8 @@ Token counts are not reported: the library does not tell them, and counting woul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from neuronscope.instrumentation import (
@@ -28,7 +31,7 @@ MAX_INPUTS: Final = 64  # whose structure is looked at
 PEER: Final = Peer("sentence_transformers")
 
 
-def _snapshot(instance: Any, arguments: dict[str, Any], content: bool) -> Snapshot:
+def _snapshot(endpoint: Endpoint, instance: Any, arguments: dict[str, Any], content: bool) -> Snapshot:
     from neuronscope.modelnames import model_name
 
     inputs = arguments.get("inputs", arguments.get("sentences"))  # renamed in 6.0
@@ -36,7 +39,7 @@ def _snapshot(instance: Any, arguments: dict[str, Any], content: bool) -> Snapsh
     if content:
         kept["inputs"] = texts(inputs)
         kept["shaping"] = [(key, value) for key in _SHAPING if (value := arguments.get(key)) is not None]
-    return Snapshot(ENCODE, model_name(instance), kept, PEER)
+    return Snapshot(endpoint, model_name(instance), kept, PEER)
 
 
 def input_count(inputs: Any) -> int | None:
@@ -102,6 +105,8 @@ ENCODE: Final = Endpoint(
     read_response=read_response,
     embedder=embeds_alike,
 )
+# Of vectors that have as many numbers as a vocabulary has words, or one for each token: no fingerprint.
+ENCODE_OTHERWISE: Final = replace(ENCODE, embedder=None)
 
 
 # --- rerankers ------------------------------------------------------------------------------------------
@@ -191,15 +196,19 @@ def _rank(target: str, *, optional: bool = False) -> WrappedMethod:
     )
 
 
-def _encode(target: str, *, optional: bool = False) -> WrappedMethod:
+def _encode(target: str, *, endpoint: Endpoint = ENCODE, optional: bool = False) -> WrappedMethod:
     return WrappedMethod(
         target=target,
-        snapshot=_snapshot,
+        snapshot=partial(_snapshot, endpoint),
         unwrap=width,
         in_process=True,
         model=lambda instance, _: instance,
         optional=optional,
     )
+
+
+def _otherwise(target: str) -> WrappedMethod:
+    return _encode(target, endpoint=ENCODE_OTHERWISE, optional=True)
 
 
 SENTENCE_TRANSFORMERS: Final = ClientIntegration(
@@ -209,6 +218,9 @@ SENTENCE_TRANSFORMERS: Final = ClientIntegration(
     methods=(
         _encode("sentence_transformers.sentence_transformer.model:SentenceTransformer.encode"),
         _encode("sentence_transformers.SentenceTransformer:SentenceTransformer.encode", optional=True),
+        _otherwise("sentence_transformers.sparse_encoder.model:SparseEncoder.encode"),
+        _otherwise("sentence_transformers.sparse_encoder.SparseEncoder:SparseEncoder.encode"),
+        _otherwise("sentence_transformers.multi_vector_encoder.model:MultiVectorEncoder.encode"),
         _rank("sentence_transformers.cross_encoder.model:CrossEncoder.predict"),
         _rank("sentence_transformers.cross_encoder.model:CrossEncoder.rank"),
         _rank("sentence_transformers.cross_encoder.CrossEncoder:CrossEncoder.predict", optional=True),

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from opentelemetry.trace import SpanKind
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 
 import neuronscope as ns
 import tinymodels
@@ -66,6 +67,24 @@ def test_encode_is_an_embeddings_call(model: SentenceTransformer, observed: ns.S
     assert [record.span_id for record in records] == [span.span_id] * 3
     assert {record.shape[-1] for record in records} == {32}
     assert observed.artifact.llm_spans[0].prompt_tokens is None
+
+
+def test_sparse_and_many_vectors_are_embeddings_too(
+    model: SentenceTransformer, observed: ns.Scope, tmp_path: Path
+) -> None:
+    """As wide as a vocabulary, and as each token's vector; for queries and documents too."""
+    vectors = tinymodels.sentence_transformer(tmp_path / "tiny-bert")
+    sparse = SparseEncoder(modules=[SparseStaticEmbedding(tokenizer=vectors.tokenizer)])
+    several = MultiVectorEncoder(str(tmp_path / "tiny-bert"))
+    width = sparse.encode(TEXTS).shape[-1]
+    assert sparse.encode_query(TEXTS[0]).shape == (width,)
+    each = several.encode(TEXTS)
+    several.encode_document(TEXTS[0])
+    spans = encodings(observed)
+    assert [span.attributes[names.INPUT_COUNT] for span in spans] == [2, 1, 2, 1]
+    widths = [width, width, each[0].shape[-1], each[0].shape[-1]]
+    assert [span.attributes[names.EMBEDDING_DIMENSIONS] for span in spans] == widths
+    assert {span.attributes[names.OPERATION_NAME] for span in spans} == {"embeddings"}
 
 
 def test_batches_are_forwards(model: SentenceTransformer, observed: ns.Scope) -> None:

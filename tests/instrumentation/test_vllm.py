@@ -1,165 +1,43 @@
-"""vLLM in process, over a module of its shape: the real one needs gigabytes and a PyTorch of its own.
-
-The classes below have the names, signatures and fields of vLLM 0.32's.
-"""
+"""vLLM in process, over a module of its shape."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import enum
 import gc
 import json
-import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry.trace import SpanKind
 
 import neuronscope as ns
+import vllm_shaped
 from client_cases import CANARY, Mode, agent, facts_like
 from neuronscope import platform
 from neuronscope.engine.guard import GUARD
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanRecord
 from neuronscope_instrumentation.vllm.outputs import read_outputs, summaries, times
-
-
-class RequestOutputKind(enum.Enum):
-    CUMULATIVE = 0
-    DELTA = 1
-    FINAL_ONLY = 2
-
-
-@dataclass
-class SamplingParams:
-    n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
-    stop: Any = None
-    max_tokens: int | None = 16
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
-    structured_outputs: Any = None
-
-
-@dataclass
-class RequestStateStats:
-    queued_ts: float = 0.0
-    scheduled_ts: float = 0.0
-    first_token_ts: float = 0.0
-    last_token_ts: float = 0.0
-
-
-@dataclass
-class CompletionOutput:
-    index: int
-    text: str
-    token_ids: Sequence[int]
-    finish_reason: str | None = None
-
-
-@dataclass
-class RequestOutput:
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int] | None
-    outputs: Any
-    finished: bool
-    metrics: RequestStateStats | None = None
-    num_cached_tokens: int | None = None
-
-
-WORDS = ["one ", "two ", "three"]
-
-
-def answered(prompt: str, delay: float = 0.0) -> RequestOutput:
-    """A finished request of four prompt tokens and three answered ones."""
-    clock = RequestStateStats(10.0 + delay, 10.5 + delay, 11.0 + delay, 12.0 + delay)
-    said = CompletionOutput(0, "".join(WORDS), [1, 2, 3], "length")
-    return RequestOutput("r", prompt, [1, 2, 3, 4], [said], True, clock, num_cached_tokens=1)
-
-
-def as_list(value: Any) -> list[Any]:
-    several: list[Any] = [value] if isinstance(value, str) else value
-    return several
-
-
-class LLM:
-    def __init__(self) -> None:
-        config = SimpleNamespace(model="/models/smol", served_model_name=["smol"])
-        self.llm_engine = SimpleNamespace(model_config=config)
-
-    def generate(
-        self, prompts: Any, sampling_params: Any = None, *, use_tqdm: bool = True
-    ) -> list[RequestOutput]:
-        if prompts == "":
-            raise ValueError(CANARY)
-        several = as_list(prompts)
-        return [answered(str(each), float(position)) for position, each in enumerate(several)]
-
-    def chat(
-        self, messages: Any, sampling_params: Any = None, use_tqdm: bool = True, *, tools: Any = None
-    ) -> list[RequestOutput]:
-        return self.generate("a prompt", sampling_params, use_tqdm=use_tqdm)
-
-
-class EmbeddingMixin:
-    def embed(self, prompts: Any, *, use_tqdm: bool = True) -> list[RequestOutput]:
-        several = as_list(prompts)
-        vector = SimpleNamespace(embedding=[0.25] * 6)
-        return [RequestOutput("e", None, [1, 2, 3], vector, True) for _ in several]
-
-
-@dataclass
-class AsyncLLM:
-    model_config: Any = field(default_factory=lambda: SimpleNamespace(model="smol", served_model_name=None))
-    aborted: int = 0
-
-    async def generate(
-        self, prompt: Any, sampling_params: SamplingParams, request_id: str, *, priority: int = 0
-    ) -> AsyncIterator[RequestOutput]:
-        kind, said = sampling_params.output_kind, ""
-        try:
-            for position, word in enumerate(WORDS):
-                await asyncio.sleep(0)
-                said += word
-                last = position == len(WORDS) - 1
-                if kind is RequestOutputKind.FINAL_ONLY and not last:
-                    continue
-                delta = kind is RequestOutputKind.DELTA
-                tokens = [position] if delta else list(range(position + 1))
-                piece = CompletionOutput(0, word if delta else said, tokens, "length" if last else None)
-                clock = answered("").metrics if last else None
-                yield RequestOutput(request_id, prompt, [1, 2, 3, 4], [piece], last, clock, 1)
-        except GeneratorExit:
-            self.aborted += 1
-            raise
+from vllm_shaped import (
+    LLM,
+    REFUSED,
+    AsyncLLM,
+    CompletionOutput,
+    PoolingOfflineMixin,
+    RequestOutput,
+    RequestOutputKind,
+    RequestStateStats,
+    SamplingParams,
+)
 
 
 @pytest.fixture(autouse=True)
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The modules of vLLM that the adapter looks for."""
-    modules: dict[str, dict[str, Any]] = {
-        "vllm": {},
-        "vllm.entrypoints": {},
-        "vllm.entrypoints.llm": {"LLM": LLM},
-        "vllm.entrypoints.pooling": {},
-        "vllm.entrypoints.pooling.offline": {"PoolingOfflineMixin": EmbeddingMixin},
-        "vllm.v1": {},
-        "vllm.v1.engine": {},
-        "vllm.v1.engine.async_llm": {"AsyncLLM": AsyncLLM},
-    }
-    for name, members in modules.items():
-        module = ModuleType(name)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, name, module)
+    vllm_shaped.install(monkeypatch)
     yield
     platform.uninstrument()
 
@@ -244,7 +122,7 @@ def test_a_batch_is_one_span_of_all_its_requests() -> None:
 def test_embeddings_are_counted_and_never_told() -> None:
     """Their length, the tokens of their texts."""
     with agent("content", "vllm") as exporter:
-        EmbeddingMixin().embed([CANARY, "b"])
+        PoolingOfflineMixin().embed([CANARY, "b"])
     (span,) = exporter.spans
     assert span.attributes[names.OPERATION_NAME] == "embeddings"
     assert span.attributes[names.INPUT_COUNT] == 2
@@ -302,16 +180,16 @@ def test_a_stream_that_is_left_aborts_its_request_and_ends_its_span() -> None:
 
 def test_errors_are_told_by_type() -> None:
     """And go through."""
-    with agent("on", "vllm") as exporter, pytest.raises(ValueError, match=CANARY):
+    with agent("on", "vllm") as exporter, pytest.raises(ValueError, match=REFUSED):
         LLM().generate("")
     (span,) = exporter.spans
     assert span.attributes[names.ERROR_TYPE] == "ValueError"
-    assert CANARY not in repr(span)
+    assert REFUSED not in repr(span)
 
 
 def test_uninstrument_restores_every_method() -> None:
     """The very functions; nothing that the installed version should have is missing."""
-    methods = ((LLM, "generate"), (LLM, "chat"), (EmbeddingMixin, "embed"), (AsyncLLM, "generate"))
+    methods = ((LLM, "generate"), (LLM, "chat"), (PoolingOfflineMixin, "embed"), (AsyncLLM, "generate"))
     originals = [vars(kind)[name] for kind, name in methods]
     ns.Platform()
     ns.instrument("vllm")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import aiobotocore.session
@@ -17,7 +17,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from client_cases import CANARY, ClientCase
+from client_cases import CANARY, Call, ClientCase
 from neuronscope.signals import names
 from neuronscope.testing.fake_bedrock import FakeBedrock, converse, converse_stream, error
 from neuronscope.testing.fake_provider import FakeProvider
@@ -56,6 +56,36 @@ COMPLETE = {
 }
 STREAMED = {**COMPLETE, names.REQUEST_STREAM: True, names.STREAM_END: "complete", names.STREAM_CHUNKS: 9}
 TITAN: dict[str, Any] = {"modelId": "amazon.titan-embed-text-v2:0", "body": json.dumps({"inputText": CANARY})}
+CLAUDE: dict[str, Any] = {
+    "modelId": "anthropic.claude-x",
+    "body": json.dumps(
+        {
+            "anthropic_version": "bedrock-2023-05-31",
+            "max_tokens": 64,
+            "messages": [{"role": "user", "content": [{"type": "text", "text": CANARY}]}],
+        }
+    ),
+}
+JOB = "arn:aws:bedrock:eu-west-1:1:async-invoke/fake"
+REEL: dict[str, Any] = {
+    "clientRequestToken": "the-same-each-time",  # else botocore makes one
+    "modelId": "amazon.nova-reel-v1:1",
+    "modelInput": {
+        "taskType": "TEXT_VIDEO",
+        "textToVideoParams": {"text": CANARY},
+        "videoGenerationConfig": {"durationSeconds": 6, "fps": 24, "dimension": "1280x720", "seed": 1},
+    },
+    "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": f"s3://{CANARY}"}},
+}
+SEGMENTS: dict[str, Any] = {
+    "clientRequestToken": "the-same-each-time",
+    "modelId": "amazon.nova-2-multimodal-embeddings-v1:0",
+    "modelInput": {
+        "taskType": "SEGMENTED_EMBEDDING",
+        "segmentedEmbeddingParams": {"embeddingDimension": 1024, "text": {"source": {"s3Location": CANARY}}},
+    },
+    "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": f"s3://{CANARY}"}},
+}
 _LIMITS: dict[str, Any] = {"read_timeout": 0.5, "connect_timeout": 0.5, "retries": {"total_max_attempts": 1}}
 
 
@@ -110,6 +140,85 @@ async def aembed(client: Any) -> Any:
     return await (await client.invoke_model(**TITAN))["body"].read()
 
 
+async def astart(client: Any, asked: dict[str, Any]) -> Any:
+    """One job."""
+    return await client.start_async_invoke(**asked)
+
+
+async def ainvoke(client: Any) -> Any:
+    """One model invoked, and its body read."""
+    return await (await client.invoke_model(**CLAUDE))["body"].read()
+
+
+async def ainvoke_stream(client: Any) -> Any:
+    """One model invoked, its stream."""
+    return (await client.invoke_model_with_response_stream(**CLAUDE))["body"]
+
+
+async def ainvoke_stream_whole(client: Any) -> Any:
+    """That stream read."""
+    return [event async for event in await ainvoke_stream(client)]
+
+
+_INVOKED: dict[str, Any] = {
+    names.OPERATION_NAME: "chat",
+    names.REQUEST_MODEL: "anthropic.claude-x",
+    names.REQUEST_MAX_TOKENS: 64,
+    names.INPUT_TOKENS: 11,
+    names.OUTPUT_TOKENS: 5,
+    names.FINISH_REASONS: ["end_turn"],
+    names.RESPONSE_ID: "msg-fake",
+}
+_STARTED: dict[str, Any] = {
+    names.PROVIDER_NAME: "aws.bedrock",
+    names.INPUT_TOKENS: None,
+    names.OUTPUT_TOKENS: None,
+    names.REQUEST_STREAM: None,
+}
+CALLS = (
+    Call(
+        name="invoke_model",
+        run=lambda client: client.invoke_model(**CLAUDE)["body"].read(),
+        arun=ainvoke,
+        replies=tuple,
+        facts=_INVOKED,
+    ),
+    Call(
+        name="invoke_model_with_response_stream",
+        run=lambda client: list(client.invoke_model_with_response_stream(**CLAUDE)["body"]),
+        arun=ainvoke_stream_whole,
+        replies=tuple,
+        facts={**_INVOKED, names.REQUEST_STREAM: True, names.STREAM_END: "complete"},
+        opened=lambda client: client.invoke_model_with_response_stream(**CLAUDE)["body"],
+        aopened=ainvoke_stream,
+    ),
+    Call(
+        name="start_async_invoke of a film",
+        run=lambda client: client.start_async_invoke(**REEL),
+        arun=partial(astart, asked=REEL),
+        replies=tuple,
+        facts={
+            **_STARTED,
+            names.OPERATION_NAME: "generate_content",
+            names.OUTPUT_TYPE: "video",
+            names.RESPONSE_ID: JOB,
+            names.REQUEST_MODEL: REEL["modelId"],
+        },
+    ),
+    Call(
+        name="start_async_invoke of embeddings",
+        run=lambda client: client.start_async_invoke(**SEGMENTS),
+        arun=partial(astart, asked=SEGMENTS),
+        replies=tuple,
+        facts={
+            **_STARTED,
+            names.OPERATION_NAME: "embeddings",
+            names.EMBEDDING_DIMENSIONS: 1024,
+            names.REQUEST_MODEL: SEGMENTS["modelId"],
+        },
+        content=False,
+    ),
+)
 CASE = ClientCase(
     name="bedrock",
     distribution="botocore",
@@ -137,5 +246,6 @@ CASE = ClientCase(
     ),
     embed=lambda client: client.invoke_model(**TITAN)["body"].read(),
     aembed=aembed,
+    calls=CALLS,
     embedding={names.EMBEDDING_DIMENSIONS: 3, names.INPUT_COUNT: 1, names.INPUT_TOKENS: 3},
 )

@@ -6,8 +6,8 @@
         client = boto3.client("bedrock-runtime", endpoint_url=server.base_url, region_name="eu-west-1")
         client.converse(modelId="anthropic.claude-sonnet-4-v1:0", messages=[...])
 
-Unscripted requests get an answer of the right kind: a conversation, its stream, and `InvokeModel` of a Claude
-or an embedding model.  Tokens are 11 in, 5 out; in conversations 4 more were read from the cache.
+Unscripted requests get an answer of the right kind: a conversation, its stream, `InvokeModel` of a Claude
+or an embedding model, and a job.  Tokens are 11 in, 5 out; in conversations 4 more were read from the cache.
 """
 
 from __future__ import annotations
@@ -195,6 +195,8 @@ class FakeBedrock(FakeProvider):
     def unscripted(self, request: Received) -> Reply:
         """An answer of the right kind."""
         path, _, operation = unquote(request.path).rpartition("/")
+        if request.path == "/async-invoke":
+            return Reply(body={"invocationArn": "arn:aws:bedrock:eu-west-1:1:async-invoke/fake"})
         match operation:
             case "converse":
                 return converse()

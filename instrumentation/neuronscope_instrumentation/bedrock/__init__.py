@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from neuronscope.engine.guard import GUARD
-from neuronscope.instrumentation import ClientIntegration, Kind, WrappedMethod
+from neuronscope.instrumentation import ClientIntegration, Gap, Kind, WrappedMethod
 from neuronscope_instrumentation.bedrock.requests import add_headers, inject_headers, snapshot
 from neuronscope_instrumentation.bedrock.streams import EVENTS, unread_body
 
@@ -58,6 +58,21 @@ def _install(engine: Engine, module_name: str) -> Callable[[], None]:
     return undo
 
 
+_VERDICTS: Final = ("apply_guardrail", "invoke_guardrail_checks")
+_AGENTS: Final = (
+    "agentic_retrieve_stream",
+    "generate_query",
+    "invoke_agent",
+    "invoke_flow",
+    "invoke_inline_agent",
+    "optimize_prompt",
+    "rerank",
+    "retrieve",
+    "retrieve_and_generate",
+    "retrieve_and_generate_stream",
+    "start_flow_execution",
+)
+
 BEDROCK: Final = ClientIntegration(
     name="bedrock",
     requires="botocore>=1.34.131",
@@ -66,6 +81,14 @@ BEDROCK: Final = ClientIntegration(
     methods=(
         _api_call(f"{_CLIENT}:BaseClient._make_api_call"),
         _api_call(f"{_ASYNC_CLIENT}:AioBaseClient._make_api_call"),
+    ),
+    gaps=(
+        Gap(
+            f"{_CLIENT}:BedrockRuntime.invoke_model_with_bidirectional_stream",
+            "sound both ways over HTTP/2, which botocore leaves to another SDK",
+        ),
+        *(Gap(f"{_CLIENT}:BedrockRuntime.{method}", "verdicts, not texts") for method in _VERDICTS),
+        *(Gap(f"{_CLIENT}:BedrockAgentRuntime.{method}", "runs at the provider") for method in _AGENTS),
     ),
     install=_install,
 )

@@ -18,7 +18,7 @@ from neuronscope.instrumentation import (
     Snapshot,
 )
 from neuronscope.signals import names
-from neuronscope_instrumentation.bedrock import converse, invoke
+from neuronscope_instrumentation.bedrock import converse, invoke, jobs
 from neuronscope_instrumentation.bedrock.metadata import with_metadata
 from neuronscope_instrumentation.common.draft import is_done
 from neuronscope_instrumentation.common.fields import count, field, items, mapping, text
@@ -47,6 +47,9 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
     if name in ("Converse", "ConverseStream"):
         endpoint = CONVERSE
         _keep_conversation(kept, asked, content)
+    elif name == "StartAsyncInvoke":
+        endpoint = _JOBS[jobs.job_of(model or "")]
+        jobs.keep_job(kept, asked, content)
     else:
         endpoint = _INVOKE[invoke.operation_of(model or "")]
         body = asked.get("body")
@@ -61,7 +64,7 @@ def snapshot(client: Any, arguments: dict[str, Any], content: bool) -> Snapshot 
 
 
 _STREAMING: Final = frozenset({"ConverseStream", "InvokeModelWithResponseStream"})
-_OPERATIONS: Final = _STREAMING | {"Converse", "InvokeModel"}
+_OPERATIONS: Final = _STREAMING | {"Converse", "InvokeModel", "StartAsyncInvoke"}
 
 
 def _provider(host: str) -> str:
@@ -162,4 +165,13 @@ _INVOKE: Final[Mapping[Operation, Endpoint]] = {
         read_response=invoke.read_invoke_rerank,
         read_error=read_error,
     ),
+}
+_JOBS: Final[Mapping[Operation, Endpoint]] = {
+    operation: Endpoint(
+        operation=operation, read_request=read_request, read_response=read_response, read_error=read_error
+    )
+    for operation, read_request, read_response in (
+        (Operation.GENERATE_CONTENT, jobs.read_video_request, jobs.read_video),
+        (Operation.EMBEDDINGS, jobs.read_embeddings_request, jobs.read_embeddings),
+    )
 }

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from neuronscope.engine.guard import GUARD
-from neuronscope.instrumentation import ClientIntegration, Kind
+from neuronscope.instrumentation import ClientIntegration, Gap, Kind
 from neuronscope_instrumentation.langchain.runs import SITE, Runs
 
 if TYPE_CHECKING:
@@ -68,10 +68,16 @@ def _follow_contexts(runs: Runs, config: Any) -> Callable[[], None]:
     return undo
 
 
+_LEAF: Final = "no callback: told only by an observed client beneath"
+
 LANGCHAIN: Final = ClientIntegration(
     name="langchain",
     requires="langchain-core>=0.3",
     kind=Kind.FRAMEWORK,
     modules=(_CONFIG,),
+    gaps=tuple(
+        Gap(f"langchain_core.embeddings.embeddings:Embeddings.{method}", _LEAF)
+        for method in ("embed_documents", "embed_query")
+    ),
     install=_install,
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from neuronscope.instrumentation import ClientIntegration, Kind, WrappedMethod
+from neuronscope.instrumentation import ClientIntegration, Gap, Kind, WrappedMethod
 from neuronscope_instrumentation.litellm import requests
 from neuronscope_instrumentation.litellm.streams import HANDLER, RESPONSES_STREAMS, STREAMS, install
 
@@ -29,6 +29,8 @@ def _call(function: str, module: str = "litellm.main") -> WrappedMethod:
     )
 
 
+_LEAF: Final = "told only by an observed client beneath"
+
 LITELLM: Final = ClientIntegration(
     name="litellm",
     requires="litellm>=1.80",
@@ -43,6 +45,25 @@ LITELLM: Final = ClientIntegration(
         _call("arerank", "litellm.rerank_api.main"),
         _call("responses", "litellm.responses.main"),
         _call("aresponses", "litellm.responses.main"),
+    ),
+    gaps=(
+        Gap("litellm.google_genai.main:generate_content", _LEAF),
+        Gap("litellm.google_genai.main:generate_content_stream", _LEAF),
+        Gap("litellm.llms.anthropic.messages.native.handler:anthropic_messages", _LEAF),
+        Gap("litellm.responses.main:compact_responses", _LEAF),
+        Gap("litellm.decisions.main:decisions", _LEAF),
+        Gap("litellm.extraction.main:extraction", _LEAF),
+        Gap("litellm.systemone.main:systemone", _LEAF),
+        *(
+            Gap(f"litellm.images.main:{function}", _LEAF)
+            for function in ("image_edit", "image_generation", "image_variation")
+        ),
+        *(
+            Gap(f"litellm.videos.main:video_{function}", _LEAF)
+            for function in ("edit", "extension", "generation", "remix")
+        ),
+        Gap("litellm.main:speech", _LEAF),
+        Gap("litellm.main:transcription", _LEAF),
     ),
     install=install,
 )

@@ -13,7 +13,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from neuronscope.instrumentation import ClientIntegration, Kind
+from neuronscope.instrumentation import ClientIntegration, Gap, Kind
 from neuronscope_instrumentation.llama_index.runs import Runs
 
 if TYPE_CHECKING:
@@ -38,11 +38,27 @@ def _install(engine: Engine, module_name: str) -> Callable[[], None]:
     return undo
 
 
+_LEAF: Final = "told only by an observed client beneath"
+
 LLAMA_INDEX: Final = ClientIntegration(
     name="llama_index",
     requires="llama-index-core>=0.12",
     kind=Kind.FRAMEWORK,
     # The last of the modules that its own classes need: then all of them can be told apart.
     modules=("llama_index.core",),
+    gaps=(
+        *(
+            Gap(f"llama_index.core.multi_modal_llms.base:MultiModalLLM.{method}", _LEAF)
+            for method in ("chat", "complete", "stream_chat", "stream_complete")
+        ),
+        *(
+            Gap(f"llama_index.core.embeddings.multi_modal_base:MultiModalEmbedding.get_image_{what}", _LEAF)
+            for what in ("embedding", "embedding_batch")
+        ),
+        *(
+            Gap(f"llama_index.core.base.embeddings.base_sparse:BaseSparseEmbedding.get_{what}", _LEAF)
+            for what in ("query_embedding", "text_embedding", "text_embedding_batch")
+        ),
+    ),
     install=_install,
 )

@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 from typing import Any, Final
 
-from neuronscope.instrumentation import ClientIntegration, Kind, Stream, WrappedMethod
+from neuronscope.instrumentation import ClientIntegration, Gap, Kind, Stream, WrappedMethod
 from neuronscope_instrumentation.vllm.outputs import summaries
 from neuronscope_instrumentation.vllm.requests import snapshot_chat, snapshot_embed, snapshot_generate
 
 _LLM: Final = "vllm.entrypoints.llm:LLM"
+
+_NUMBERS: Final = ("classify", "encode", "reward", "score")
 
 
 def _call(target: str, snapshot: Any, *, optional: bool = False) -> WrappedMethod:
@@ -37,5 +39,11 @@ VLLM: Final = ClientIntegration(
             stream=Stream(is_stream=inspect.isasyncgen),
             in_process=True,
         ),
+    ),
+    gaps=(
+        *(Gap(f"{_LLM}.{method}", "numbers and verdicts, not texts") for method in _NUMBERS),
+        Gap("vllm.v1.engine.async_llm:AsyncLLM.encode", "numbers and verdicts, not texts"),
+        Gap(f"{_LLM}.beam_search", "many requests a prompt"),
+        Gap(f"{_LLM}.enqueue", "what it starts is waited for elsewhere"),
     ),
 )
