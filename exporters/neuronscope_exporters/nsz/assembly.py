@@ -101,13 +101,9 @@ def tensor_metadata(layer: LayerRecord, payload: tensors.Payload, part: int, par
     return metadata
 
 
-def nonzero_crc(body: bytearray, tail: Sequence[Buffer], sequence_at: int) -> int:
+def nonzero_crc(body: bytearray, sequence_at: int) -> int:
     """CRC-32 of a chunk's records.  Zero means "none" in MCAP: then a sequence number is raised."""
-    while True:
-        crc = layout.crc32(body, 0)
-        for part in tail:
-            crc = layout.crc32(part, crc)
-        if crc:
-            return crc
+    while not (crc := layout.crc32(body, 0)):
         sequence: int = struct.unpack_from("<I", body, sequence_at)[0]
         struct.pack_into("<I", body, sequence_at, (sequence + 1) & 0xFFFFFFFF)
+    return crc

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -22,13 +22,13 @@ from neuronscope_exporters.nsz.assembly import (
     new_manifest,
     nonzero_crc,
 )
+from neuronscope_exporters.nsz.framing import Place, TensorMessage, frame_tensor
 from neuronscope_exporters.nsz.layout import Buffer, ChunkClass, Op, Topic
 from neuronscope_exporters.nsz.sink import Sink
 
 CHECKPOINT_BYTES: Final = 64 << 20
 CHECKPOINT_CHUNKS: Final = 4096
 CHECKPOINT_NS: Final = 10_000_000_000
-_GUARD_SIZE: Final = layout.RECORD.size + layout.GUARD_FIXED
 
 
 class _Written(Struct, frozen=True, gc=False):
@@ -46,6 +46,10 @@ class _Written(Struct, frozen=True, gc=False):
     index_size: int
     counts: dict[int, int]
 
+    def whole(self) -> _Written:
+        """Itself."""
+        return self
+
     def place(self) -> tuple[int, int, int, int, int, list[int]]:
         """Its entry in a checkpoint's index."""
         chunk = self.chunk
@@ -53,6 +57,32 @@ class _Written(Struct, frozen=True, gc=False):
         return (
             self.offset, chunk.total_size, int(self.chunk_class), chunk.first_time, chunk.last_time, channels
         )  # fmt: skip
+
+
+class _WrittenTensor(Struct, frozen=True, gc=False):
+    """A tensor's chunk, uncompressed; what it lacks of `_Written` is made when the index is.
+
+    Attributes:
+        size: bytes of its records.
+    """
+
+    offset: int
+    size: int
+    when: int
+    channel: int
+
+    def whole(self) -> _Written:
+        """All that is known of the chunk."""
+        chunk = layout.ChunkHeader(self.when, self.when, self.size, 0, "", self.size)
+        index_offsets = {self.channel: self.offset + chunk.total_size}
+        return _Written(
+            chunk,
+            ChunkClass.TENSOR,
+            self.offset,
+            index_offsets,
+            layout.ONE_ENTRY.size,
+            {self.channel: 1},
+        )
 
 
 class ChunkFile:
@@ -93,7 +123,7 @@ class ChunkFile:
         self._previous = 0
         # Since the last checkpoint: what is made of it can wait, for right after a large write the
         # processor's caches have forgotten everything of ours.
-        self._recent: list[_Written] = []
+        self._recent: list[_Written | _WrittenTensor] = []
         # Of the chunks before it.
         self._counts: Counter[int] = Counter({int(topic): 0 for topic in Topic})
         self._chunk_indexes = bytearray()
@@ -135,55 +165,69 @@ class ChunkFile:
         return channel in self._used
 
     def append(
-        self,
-        chunk_class: ChunkClass,
-        body: bytearray,
-        last_message: int,
-        index: dict[int, list[int]],
-        data: memoryview | None = None,
-    ) -> tuple[int, layout.ChunkHeader]:
-        """Append one guarded chunk in one system call: (its offset, its header).
+        self, chunk_class: ChunkClass, body: bytearray, last_message: int, index: dict[int, list[int]]
+    ) -> int:
+        """Append one guarded chunk in one system call: its offset.
 
-        `last_message` is the offset in `body` of its last message; `data` are the aligned bytes that
-        end a tensor chunk.
+        `last_message` is the offset in `body` of its last message.
 
         Raises:
             OSError: nothing was written.
         """
-        if data is None:
-            parts: list[Buffer] = [body]
-            crc = nonzero_crc(body, (), last_message + layout.SEQUENCE_AT)
-            size = len(body)
-            compression, stored = self._pack(parts)
-            times = [when for entries in index.values() for when in entries[::2]]
-            first, last = min(times), max(times)
-        else:  # one message: this is where the time of writing tensors goes
-            crc = nonzero_crc(body, (data,), last_message + layout.SEQUENCE_AT)
-            size = len(body) + len(data)
-            parts = [body, data]
-            compression, stored = self._pack(parts) if self._compress_tensors else ("", parts)
-            ((first, _),) = index.values()
-            last = first
-        stored_size = sum(map(len, stored)) if compression else size
-        chunk = layout.ChunkHeader(first, last, size, crc, compression, stored_size)
+        crc = nonzero_crc(body, last_message + layout.SEQUENCE_AT)
+        times = [when for entries in index.values() for when in entries[::2]]
+        packed = self._pack(body)
+        compression, stored = ("", body) if packed is None else ("zstd", packed)
+        chunk = layout.ChunkHeader(min(times), max(times), len(body), crc, compression, len(stored))
+        return self._append(chunk_class, chunk, stored, index)
+
+    def append_tensor(self, message: TensorMessage) -> tuple[int, int, int]:
+        """Append a tensor in a chunk of its own: (its offset, its length, its CRC-32).
+
+        Raises:
+            OSError: nothing was written.
+        """
+        if self._compress_tensors:
+            body = bytearray(b"".join(message.parts()))  # a copy is faster than compressing in parts
+            at = len(message.definition)
+            crc = nonzero_crc(body, at + layout.SEQUENCE_AT)
+            packed = self._pack(body)
+            if packed is not None:
+                when = message.when
+                chunk = layout.ChunkHeader(when, when, len(body), crc, "zstd", len(packed))
+                index = {message.channel: [when, at]}
+                return self._append(ChunkClass.TENSOR, chunk, packed, index), chunk.total_size, crc
+        place = Place(self._file_id, self._chunks, self._previous, self._sink.position)
+        front, after, offset, size, crc = frame_tensor(place, message)
+        # Not looked for first: the reference that follows will be missed if the file is no longer there.
+        self._sink.append((front, message.data, after), looked_for=False)
+        self._recent.append(_WrittenTensor(offset, size, message.when, message.channel))
+        self._remember(offset, (message.channel,))
+        return offset, layout.PLAIN_CHUNK.size + size, crc
+
+    def _append(
+        self, chunk_class: ChunkClass, chunk: layout.ChunkHeader, stored: Buffer, index: dict[int, list[int]]
+    ) -> int:
         head = chunk.pack()
         guard = layout.Guard(self._file_id, self._chunks, self._previous, chunk_class)
-        start = self._sink.position + _GUARD_SIZE
-        padding = -(start + len(head) + len(body)) % layout.ALIGNMENT if data is not None else 0
-        offset = start + padding
-        end = offset + len(head) + stored_size
+        offset = self._sink.position + layout.GUARD_SIZE
+        end = offset + len(head) + len(stored)
         after = b""
         index_offsets: dict[int, int] = {}
         for channel, entries in index.items():
             index_offsets[channel] = end + len(after)
             after += layout.message_index(channel, entries)
-        self._sink.append([guard.pack(head, padding), head, *stored, after])
+        self._sink.append((guard.pack(head), head, stored, after))
         counts = {channel: len(entries) // 2 for channel, entries in index.items()}
         self._recent.append(_Written(chunk, chunk_class, offset, index_offsets, len(after), counts))
-        self._used.update(counts)
+        self._remember(offset, counts)
+        return offset
+
+    def _remember(self, offset: int, channels: Iterable[int]) -> None:
+        """Go on behind a chunk that was written."""
+        self._used.update(channels)
         self._chunks += 1
         self._previous = offset
-        return offset, chunk
 
     def checkpoint_if_due(self, *, by_time: bool) -> None:
         """Write a checkpoint where the last one is too far behind.
@@ -233,18 +277,18 @@ class ChunkFile:
         """Let go of the file; again does nothing."""
         self._sink.close()
 
-    def _pack(self, parts: list[Buffer]) -> tuple[str, list[Buffer]]:
-        """(compression, stored bytes); plain where the ratio would look like a bomb to a reader."""
-        whole = parts[0] if len(parts) == 1 else b"".join(parts)  # a copy is faster than compressing in parts
-        packed = self._compress(whole)
-        if len(whole) > layout.MAX_RATIO * max(len(packed), 64) or len(packed) >= len(whole):
-            return "", parts
-        return "zstd", [packed]
+    def _pack(self, body: bytearray) -> bytes | None:
+        """The records compressed; None where that is no smaller, or would look like a bomb to a reader."""
+        packed = self._compress(body)
+        if len(body) > layout.MAX_RATIO * max(len(packed), 64) or len(packed) >= len(body):
+            return None
+        return packed
 
     def _settle(self) -> None:
         """Take the recent chunks into the index and the statistics of the summary."""
         recent, self._recent = self._recent, []
-        for written in recent:
+        for each in recent:
+            written = each.whole()
             chunk = written.chunk
             self._chunk_indexes += summary.chunk_index(
                 chunk, written.offset, written.index_offsets, written.index_size
@@ -256,12 +300,12 @@ class ChunkFile:
     def _checkpoint(self) -> None:
         """Write all definitions, the manifest and the index of the chunks since the last checkpoint."""
         now = layout.clamp_time(time.time_ns())
-        places = [written.place() for written in self._recent]
+        places = [each.whole().place() for each in self._recent]
         index = documents.encode(documents.IndexDocument(self._checkpoint_at, places))
         chunk = OpenChunk(b"".join(data for _, data in self._definitions))
         chunk.add(Topic.MANIFEST, self.sequence, now, self._manifest)
         chunk.add(Topic.INDEX, self.sequence + 1, now, index)
-        offset, _ = self.append(ChunkClass.CHECKPOINT, chunk.body, chunk.last, chunk.index)
+        offset = self.append(ChunkClass.CHECKPOINT, chunk.body, chunk.last, chunk.index)
         self.sequence += 2
         self._settle()
         self._checkpoint_at = offset

@@ -109,13 +109,16 @@ MAX_TOPIC_CHARACTERS: Final = 160
 RECORD: Final = struct.Struct("<BQ")  # opcode, length
 MESSAGE: Final = struct.Struct("<BQHIQQ")  # …, channel, sequence, log time, publish time
 _MESSAGE_START: Final = struct.Struct("<BQH")  # opcode, length, channel
-_ONE_ENTRY: Final = struct.Struct("<BQHIQQ")  # opcode, length, channel, size of the entries, time, offset
+ONE_ENTRY: Final = struct.Struct("<BQHIQQ")  # opcode, length, channel, size of the entries, time, offset
 MESSAGE_FIXED: Final = MESSAGE.size - RECORD.size
 SEQUENCE_AT: Final = RECORD.size + 2
 CHUNK: Final = struct.Struct("<BQQQQI")  # …, first time, last time, size, CRC-32; then name, length
 GUARD: Final = struct.Struct("<4s16sIQB3x")  # mark, file id, sequence, previous chunk, class; then CRC-32
 GUARD_MARK: Final = b"NSZ\x01"
 GUARD_FIXED: Final = GUARD.size + 4
+GUARD_SIZE: Final = RECORD.size + GUARD_FIXED  # without padding
+# A Chunk without compression, as far as its records: …, first time, last time, size, CRC-32, "", size.
+PLAIN_CHUNK: Final = struct.Struct("<BQQQQIIQ")
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
@@ -170,7 +173,7 @@ def message_index(channel_id: int, entries: list[int]) -> bytes:
     """A Message Index; `entries` alternates time and offset in the uncompressed chunk."""
     size = 8 * len(entries)
     if size == 16:
-        return _ONE_ENTRY.pack(_MESSAGE_INDEX, 22, channel_id, 16, *entries)
+        return ONE_ENTRY.pack(_MESSAGE_INDEX, 22, channel_id, 16, *entries)
     return RECORD.pack(_MESSAGE_INDEX, 6 + size) + struct.pack(
         f"<HI{len(entries)}Q", channel_id, size, *entries
     )

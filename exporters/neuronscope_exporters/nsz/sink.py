@@ -64,15 +64,18 @@ class Sink:
         """True when nothing can be appended any more."""
         return self._fd is None
 
-    def append(self, buffers: Sequence[Buffer]) -> None:
+    def append(self, buffers: Sequence[Buffer], *, looked_for: bool = True) -> None:
         """Write all of `buffers` in one system call, or nothing.
+
+        Args:
+            looked_for: see first whether the file is still there; else a later append or `check` tells.
 
         Raises:
             OSError: nothing was kept.  After ENOENT (the file was deleted) and EBADF (half an append
                 could not be cut off) the sink is closed.
         """
-        fd = self.check()
-        size = sum(len(buffer) for buffer in buffers)
+        fd = self.check() if looked_for else self._open_fd()
+        size = sum(map(len, buffers))
         try:
             written = os.writev(fd, buffers)
         except OSError:
@@ -89,11 +92,15 @@ class Sink:
         Raises:
             OSError: the file was deleted (ENOENT) or is closed (EBADF).
         """
-        if self._fd is None:
-            raise OSError(errno.EBADF, "the file is closed")
-        if os.fstat(self._fd).st_nlink == 0:
+        fd = self._open_fd()
+        if os.fstat(fd).st_nlink == 0:
             self.close()
             raise OSError(errno.ENOENT, "the file was deleted")
+        return fd
+
+    def _open_fd(self) -> int:
+        if self._fd is None:
+            raise OSError(errno.EBADF, "the file is closed")
         return self._fd
 
     def _cut_back(self, fd: int) -> None:

@@ -13,6 +13,8 @@ from neuronscope.exceptions import NszError
 
 _SEARCH_BLOCK: Final = 1 << 20
 _WINDOW: Final = 512
+_PROBE: Final = (bytearray(1),)  # what is read into it does not matter
+_ONLY_FROM_MEMORY: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 
 class Source:
@@ -113,7 +115,8 @@ class Source:
             NszError: the file is shorter (also: by now), or cannot be mapped.
         """
         self._check_open()
-        if not 0 <= offset <= offset + length <= os.fstat(self._fd).st_size:
+        in_memory = 0 <= offset <= offset + length and self._in_memory(offset, length)
+        if not in_memory and not 0 <= offset <= offset + length <= os.fstat(self._fd).st_size:
             raise NszError(f"{self.path} ends before byte {offset + length}")
         if self._map is None:
             try:
@@ -122,8 +125,21 @@ class Source:
                 self._map.madvise(mmap.MADV_RANDOM)
             except (OSError, ValueError) as error:
                 raise NszError(f"{self.path} cannot be mapped: {error}") from None
-        self.will_need(offset, length)
+        if not in_memory:
+            self.will_need(offset, length)
         return memoryview(self._map)[offset : offset + length]
+
+    def _in_memory(self, offset: int, length: int) -> bool:
+        """Is a part in the file, and does the system have it?  Its ends tell sooner than all its pages."""
+        if not _ONLY_FROM_MEMORY or not length:  # a system without that way to ask
+            return False
+        try:
+            return bool(
+                os.preadv(self._fd, _PROBE, offset, _ONLY_FROM_MEMORY)
+                and os.preadv(self._fd, _PROBE, offset + length - 1, _ONLY_FROM_MEMORY)
+            )
+        except (OSError, OverflowError):  # not there; or the file system cannot tell
+            return False
 
     def will_need(self, offset: int, length: int) -> None:
         """Have the system read a part of the file ahead, in the background; nothing if it has it."""

@@ -63,10 +63,9 @@ class StoredTensor(TensorSnapshot):
         if sum(map(len, parts)) != self.nbytes:
             raise NszError("parts of a tensor do not add up")
         if len(parts) == 1:
-            values: NDArray[Any] = np.frombuffer(parts[0], dtype=np.uint8)
-        else:
-            values = np.concatenate([np.frombuffer(part, dtype=np.uint8) for part in parts])
-            values.flags.writeable = False
+            return np.ndarray(self.shape, dtype, parts[0])
+        values: NDArray[Any] = np.concatenate([np.frombuffer(part, dtype=np.uint8) for part in parts])
+        values.flags.writeable = False
         return values.view(dtype).reshape(self.shape)
 
     def _part(self, number: int) -> memoryview:
@@ -75,21 +74,13 @@ class StoredTensor(TensorSnapshot):
         if not 0 <= part.length <= self._limits.tensor_chunk_bytes:
             raise NszLimitError(f"tensor chunk of {part.length} bytes")
         record = self._source.view(part.offset, part.length)
-        chunk = ChunkHeader.parse(record[: layout.CHUNK_HEADER_MAX])
-        if chunk.total_size != part.length or chunk.crc != part.crc:
-            raise NszError("a tensor's chunk is not the one that was written")
-        if chunk.compression:
-            # The reference says how many bytes the tensor has; definitions and headers come on top.
-            most = min(self.nbytes + _AROUND_VALUES, self._limits.tensor_chunk_bytes)
-            body = memoryview(unpack(record, self._limits, most))
-        else:
-            body = record[chunk.size :]
-            if not part.crc or layout.crc32(body, 0) != part.crc:
-                raise NszError("a tensor's values are damaged: wrong checksum")
-        messages = [data for opcode, data, _ in layout.records(body) if opcode == Op.MESSAGE]
+        body = _plain_records(record, part)
+        if body is None:
+            body = self._unpacked(record, part)
+        messages, _ = layout.messages(body)
         if len(messages) != 1:
             raise NszError("a tensor's chunk must hold one message")
-        header, values = tensors.parse_document(layout.parse_message(messages[0])[1])
+        header, values = tensors.parse_document(messages[0][1])
         alone = len(self._place.parts) == 1
         stored = header.metadata.get("nsz.dtype", header.tensor.dtype)
         shape = header.tensor.shape[:-1] if "nsz.dtype" in header.metadata else header.tensor.shape
@@ -98,3 +89,29 @@ class StoredTensor(TensorSnapshot):
         if not self._place.planes:
             return values
         return tensors.join_planes(values, tensors.element_size(self.dtype))
+
+    def _unpacked(self, record: memoryview, part: documents.PartDocument) -> memoryview:
+        """The records of a compressed chunk."""
+        chunk = ChunkHeader.parse(record[: layout.CHUNK_HEADER_MAX])
+        if chunk.total_size != part.length or chunk.crc != part.crc:
+            raise NszError("a tensor's chunk is not the one that was written")
+        # The reference says how many bytes the tensor has; definitions and headers come on top.
+        most = min(self.nbytes + _AROUND_VALUES, self._limits.tensor_chunk_bytes)
+        return memoryview(unpack(record, self._limits, most))
+
+
+def _plain_records(record: memoryview, part: documents.PartDocument) -> memoryview | None:
+    """The records of a chunk without compression, their checksum verified; None if it is compressed."""
+    start = layout.PLAIN_CHUNK.size
+    if len(record) < start:
+        return None
+    opcode, length, _, _, size, crc, name_size, stored = layout.PLAIN_CHUNK.unpack_from(record)
+    if name_size:
+        return None
+    body = record[start:]
+    found = (opcode, length, size, stored, crc)
+    if found != (Op.CHUNK, len(record) - layout.RECORD.size, len(body), len(body), part.crc):
+        raise NszError("a tensor's chunk is not the one that was written")
+    if not crc or layout.crc32(body, 0) != crc:
+        raise NszError("a tensor's values are damaged: wrong checksum")
+    return body

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -29,6 +29,10 @@ _LENGTH: Final = struct.Struct("<Q")
 _NUMPY_NAMES: Final = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 # Element types that numpy has but safetensors does not: stored as bytes, their name beside them.
 _AS_BYTES: Final = frozenset({"complex128"})
+_SIZES: Final[Mapping[str, int]] = {
+    "BOOL": 1, "U8": 1, "U16": 2, "U32": 4, "U64": 8, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "F16": 2,
+    "BF16": 2, "F32": 4, "F64": 8, "C64": 8, "F8_E4M3": 1, "F8_E5M2": 1, "complex128": 16,
+}  # fmt: skip
 # Element types whose bytes are split into planes before compression; others gain nothing by it.
 IN_PLANES: Final = frozenset({"F16", "BF16", "F32", "F64"})
 # What stands in for an element type when ml_dtypes is not installed.
@@ -142,7 +146,7 @@ def shape_size(shape: Sequence[int]) -> int:
     Raises:
         NszError: more than 64 dimensions, or a negative one.
     """
-    if len(shape) > 64 or any(size < 0 for size in shape):
+    if len(shape) > 64 or min(shape, default=0) < 0:
         raise NszError("tensor has an impossible shape")
     return math.prod(shape)
 
@@ -153,7 +157,8 @@ def element_size(dtype: str) -> int:
     Raises:
         NszError: the name is unknown.
     """
-    return numpy_dtype(dtype).itemsize
+    size = _SIZES.get(dtype)
+    return numpy_dtype(dtype).itemsize if size is None else size
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -168,13 +173,20 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if known is None:
         raise NszError(f"unknown element type {name[:40]!r}")
     if known not in _RAW:
-        return np.dtype(known).newbyteorder("<")
+        return _little_endian(known)
     try:
         import ml_dtypes
     except ImportError:
         return np.dtype(_RAW[known]).newbyteorder("<")
     special: np.dtype[Any] = np.dtype(getattr(ml_dtypes, known))
     return special
+
+
+@cache
+def _little_endian(name: str) -> np.dtype[Any]:
+    import numpy as np
+
+    return np.dtype(name).newbyteorder("<")
 
 
 def split_planes(data: memoryview, itemsize: int) -> memoryview:

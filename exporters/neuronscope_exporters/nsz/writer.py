@@ -17,6 +17,7 @@ from neuronscope.signals.records import Attributes, LayerRecord, LogRecord, Span
 from neuronscope_exporters.nsz import codec, documents, layout, tensors
 from neuronscope_exporters.nsz.assembly import OpenChunk, tensor_metadata
 from neuronscope_exporters.nsz.chunkfile import ChunkFile
+from neuronscope_exporters.nsz.framing import TensorMessage
 from neuronscope_exporters.nsz.layout import ChunkClass, Topic
 
 _ITEMS: Final = {
@@ -245,15 +246,13 @@ class NszWriter:
     ) -> documents.PartDocument:
         channel, definition = self._tensor_channel(layer.layer_id, planes)
         when = layout.clamp_time(layer.time_unix_ns)
-        message = layout.message_header(channel, self._file.sequence, when, len(head) + len(data))
-        before = bytearray(definition + message + head)
-        at = len(definition)
-        offset, chunk = self._file.append(ChunkClass.TENSOR, before, at, {channel: [when, at]}, data)
+        message = TensorMessage(channel, self._file.sequence, when, definition, head, data)
+        part = documents.PartDocument(*self._file.append_tensor(message))
         self._file.sequence += 1
         if definition:
             self._file.define(definition)
         self._checkpoint_if_due(by_time=False)
-        return documents.PartDocument(offset, chunk.total_size, chunk.crc)
+        return part
 
     def _tensor_channel(self, layer_id: str, planes: bool) -> tuple[int, bytes]:
         """(channel of a module's tensors, its definition if no chunk holds it yet)."""
