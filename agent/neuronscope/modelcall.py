@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from neuronscope.governor.allowance import UNSETTLED
 from neuronscope.governor.intervals import Mean
+from neuronscope.governor.series import Series
 from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import TensorSummary
@@ -25,8 +26,8 @@ _RANK: Final = {Fidelity.FULL: 0, Fidelity.SUMMARY: 1, Fidelity.CRITICAL: 2, Fid
 class LayerAggregate:
     """Statistics of one layer over a call, estimated from the runs that were captured.
 
-    The first run of a generation (its prefill) is unlike the others and always comes first, when the
-    budget is fullest.  So it is a stratum of its own, weighted as the one run it is.
+    The first run of a generation (its prefill) is unlike the others, so it is a stratum of its own,
+    weighted as the one run it is.  The others are a series; see `Series` for why they are no random sample.
     """
 
     __slots__ = (
@@ -41,7 +42,7 @@ class LayerAggregate:
         self.zeros = 0
         self._first: float | None = None
         self._std_first = 0.0
-        self._later = Mean()
+        self._later = Series()
         self._std = Mean()
 
     def add(self, step: int, summary: TensorSummary) -> None:
@@ -55,12 +56,12 @@ class LayerAggregate:
         if step == 0:
             self._first, self._std_first = summary.mean, summary.std
         else:
-            self._later.add(summary.mean)
+            self._later.add(step, summary.mean)
             self._std.add(summary.std)
 
     def mean(self, runs: int) -> float:
         """The mean over all `runs`, captured or not."""
-        return self._stratified(self._first, self._later.mean, runs)
+        return self._stratified(self._first, self._later.mean(runs - 1), runs)
 
     def std(self, runs: int) -> float:
         """The mean of the runs' standard deviations."""

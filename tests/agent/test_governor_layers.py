@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 from pathlib import Path
@@ -164,18 +165,21 @@ def test_coverage_and_error_of_an_estimate_are_stated() -> None:
 def test_estimates_agree_with_full_capture_within_their_stated_error() -> None:
     """In nineteen of twenty generations: a prefill unlike the steps, and any share of the steps captured."""
     rng = random.Random(5)
-    hits = 0
+    hits = told = 0
     for _ in range(400):
         runs = rng.randint(8, 60)
         means = [rng.gauss(4, 1), *(rng.gauss(1, 0.3) for _ in range(runs - 1))]
         aggregate = LayerAggregate()
         captured = {0, *rng.sample(range(1, runs), max(2, int(rng.uniform(0.1, 0.9) * (runs - 1))))}
-        for step in captured:
+        for step in sorted(captured):
             value = means[step]
             aggregate.add(step, TensorSummary.of(np.full(4, value, np.float64)))
         truth = sum(means) / runs
-        hits += abs(aggregate.mean(runs) - truth) <= aggregate.error(runs)
-    assert 0.92 <= hits / 400 < 0.99  # neither too narrow nor so wide that it says nothing
+        error = aggregate.error(runs)
+        told += math.isfinite(error)
+        hits += math.isfinite(error) and abs(aggregate.mean(runs) - truth) <= error
+    assert told > 350
+    assert 0.92 <= hits / told < 0.99  # neither too narrow nor so wide that it says nothing
 
 
 def test_full_tensors_ask_for_room_before_they_are_copied() -> None:

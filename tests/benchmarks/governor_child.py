@@ -88,8 +88,8 @@ def estimates(rounds: int) -> dict[str, Any]:
     """Aggregates of generations that were captured in part, against the truth from hooks of our own.
 
     Returns:
-        How many layers of how many spans were estimated, and for how many the truth lay within the error
-        that the span told; the share of runs that was captured.
+        For how many layers of all spans an error was told, and for how many not, since too little was known
+        of them; for how many the truth lay within it; the share of runs that was captured.
     """
     import torch
 
@@ -108,7 +108,7 @@ def estimates(rounds: int) -> dict[str, Any]:
         return hook
 
     hooks = [block.register_forward_hook(keep(name)) for name, block in blocks.items()]
-    estimated = within = 0
+    estimated = within = unknown = 0
     shares: list[float] = []
     for turn in range(rounds):
         for values in truth.values():
@@ -126,15 +126,23 @@ def estimates(rounds: int) -> dict[str, Any]:
         means: Any = told[names.LAYERS_MEAN]
         coverage: Any = told.get(names.LAYERS_COVERAGE, [1.0] * len(ids))
         for layer, mean, error, share in zip(ids, means, errors, coverage, strict=True):
-            if layer not in truth or not math.isfinite(error):
-                continue  # an error that is unknown is told as infinite: nothing to be held to
+            if layer not in truth:
+                continue
+            if not math.isfinite(error):  # told as such: nothing to be held to
+                unknown += 1
+                continue
             true = sum(truth[layer]) / len(truth[layer])
             estimated += 1
             shares.append(share)
             within += abs(mean - true) <= error + 1e-6 * max(1.0, abs(true))
     for hook in hooks:
         hook.remove()
-    return {"estimated": estimated, "within": within, "captured": sum(shares) / max(1, len(shares))}
+    return {
+        "estimated": estimated,
+        "within": within,
+        "unknown": unknown,
+        "captured": sum(shares) / max(1, len(shares)),
+    }
 
 
 class Service:
