@@ -10,7 +10,7 @@ import pytest
 import neuronscope as ns
 import programs
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 
 def recorded(directory: Path) -> Counter[str]:
@@ -87,7 +87,7 @@ def test_forks_while_threads_are_at_work(tmp_path: Path) -> None:
                 with ns.Scope(f"scope-{child}") as scope:
                     client.chat("x", model=f"child-{child}")
                 assert len(scope.artifact.llm_spans) == 1
-                assert ns.flush(10)
+                assert ns.flush(60)
                 os._exit(7)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         stop.set()

@@ -190,7 +190,7 @@ def test_without_a_compiler_the_package_is_built_without_the_kernel(tmp_path: Pa
     )
     run = subprocess.run(
         [sys.executable, "-I", "-c", script, str(tmp_path / "site")],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=100, check=True,
     )  # fmt: skip
     assert run.stdout.strip() == "5.0 framework (this package was built without a C compiler)"
 
