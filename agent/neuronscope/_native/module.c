@@ -40,6 +40,7 @@ static PyMethodDef functions[] = {
     ONE("make_snapshot", ns_make_snapshot),
     /* inside a torch model */
     FAST("bind_state", ns_bind_state),
+    FAST("bind_direct", ns_bind_direct),
     FAST("bind_slots", ns_bind_slots),
     FAST("bind_calls", ns_bind_calls),
     FAST("bind_ops", ns_bind_ops),

@@ -39,6 +39,7 @@ PyObject *ns_split_ids(PyObject *module, PyObject *bits);
 PyObject *ns_make_note(PyObject *module, PyObject *tools);                  /* entry_note.c */
 PyObject *ns_make_snapshot(PyObject *module, PyObject *tools);              /* requests.c */
 PyObject *ns_bind_state(PyObject *module, Args args, Py_ssize_t n);         /* torch_state.c */
+PyObject *ns_bind_direct(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_bind_slots(PyObject *module, Args args, Py_ssize_t n);         /* torch_slots.c */
 PyObject *ns_leave(PyObject *module, PyObject *sites);
 PyObject *ns_release(PyObject *module, PyObject *sites);

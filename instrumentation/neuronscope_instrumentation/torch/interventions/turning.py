@@ -15,6 +15,7 @@ from greenlet import getcurrent
 
 from neuronscope import compiled
 from neuronscope_instrumentation.torch.internals import PLAIN_CALL, pop_mode, push_mode, set_dynamo
+from neuronscope_instrumentation.torch.interventions import direct
 from neuronscope_instrumentation.torch.interventions.threadstate import (
     autocasting,
     differs,
@@ -393,5 +394,9 @@ else:
         )  # fmt: skip
         if PLAIN_CALL is not None:
             compiled.find("bind_calls")(*PLAIN_CALL)
+        if (found := direct.find()) is not None:
+            compiled.find("bind_direct")(*found)
+            if not direct.stands_the_trial(RunTurns.apart, PlainRunTurns.apart, RunTurns()):
+                compiled.find("bind_direct")(None)
 
 COMPILED: Final = RunTurns is not PlainRunTurns
