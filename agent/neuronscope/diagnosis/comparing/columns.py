@@ -74,7 +74,7 @@ CALL_NUMBERS: Final = (
 CALL_LABELS: Final = (
     "trace", "operation", "provider", "model", "answered_by", "backend", "address", "finish", "end", "error",
     "parameters", "system", "tools", "pieces", "route", "stored_as", "wrapped", "adapters", "edits",
-    "weights", "dtype", "fidelity", "in_process", "watched",
+    "weights", "dtype", "kernels", "fidelity", "in_process", "watched",
 )  # fmt: skip
 REQUEST_NUMBERS: Final = ("duration", "wait", "own", "status", "start", "weight", "spans")
 REQUEST_LABELS: Final = ("trace", "route", "error", "service")

@@ -58,6 +58,21 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Parting:
+    """How generations that began with the same input went on.
+
+    Attributes:
+        generations: of which more than the first step is known.
+        parted: the first step of each that reads another token, in order; empty where none is known to.
+        longest: steps of the longest that are the same.
+    """
+
+    generations: int
+    parted: tuple[int, ...]
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
 class LayerChange:
     """One layer, before and after.
 
@@ -66,7 +81,8 @@ class LayerChange:
         noise: the same between runs of one side.
         p: of the best test; None for pairs of the same inputs.
         apart: what full tensors of the same inputs say; None without them.
-        detail: where in them the difference is; only of the first layer that differs.
+        detail, parting: where in them the difference is, and where tokens part; only of the first layer that
+            differs.
     """
 
     model: str
@@ -83,6 +99,7 @@ class LayerChange:
     paired: bool = False
     apart: Apart | None = None
     detail: Detail | None = None
+    parting: Parting | None = None
 
     @property
     def diverged(self) -> bool:

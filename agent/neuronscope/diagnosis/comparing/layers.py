@@ -8,18 +8,25 @@ from typing import Final
 
 from neuronscope.diagnosis.comparing.case import Case
 from neuronscope.diagnosis.comparing.columns import LayerKey, LayerRows
-from neuronscope.diagnosis.comparing.diverging import How, LayerChange, Order, changes, running_order
+from neuronscope.diagnosis.comparing.diverging import (
+    How,
+    LayerChange,
+    Order,
+    Parting,
+    changes,
+    running_order,
+)
 from neuronscope.diagnosis.comparing.inputs import same_inputs
 from neuronscope.diagnosis.comparing.result import Evidence, Plot, Shape
 from neuronscope.diagnosis.comparing.snapshots import (
     Apart,
     Detail,
-    Twins,
+    Setting,
     compare_layer,
-    find_twins,
     look_closer,
-    machines_differ,
+    setting_of,
 )
+from neuronscope.diagnosis.comparing.twins import Twins, find_twins
 
 _CHANNELS: Final = 8  # told by number
 
@@ -38,7 +45,7 @@ def layer_changes(case: Case) -> list[LayerChange]:
             inputs = same.get(model, {}), (repeated[0].get(model, {}), repeated[1].get(model, {}))
             twins = find_twins(case.sides, model, *inputs, places)
             if twins is not None:
-                known = _sharpened(known, list(_seen(case, twins)), twins, places)
+                known = _sharpened(known, case, twins, places)
         case.memo["layers"] = known
     return known
 
@@ -64,43 +71,76 @@ def first_diverged(layers: Iterable[LayerChange]) -> LayerChange | None:
 
 
 # --- full tensors ------------------------------------------------------------------------------------------
-def _seen(case: Case, twins: Twins) -> Iterator[LayerChange]:
-    elsewhere = machines_differ(case.sides)
+def _seen(twins: Twins, setting: Setting, step: int = 0) -> list[LayerChange]:
+    """What tensors say of a step."""
+    found: list[LayerChange] = []
     for layer in twins.layers:
-        apart = compare_layer(twins, layer, elsewhere=elsewhere)
+        apart = compare_layer(twins, layer, setting, step)
         if apart is not None:
-            yield LayerChange(
-                twins.model,
-                layer,
-                "first",
-                How.NOISE,
-                apart.size,
-                apart.noise,
-                apart.pairs,
-                apart.pairs,
-                None,
-                apart.before,
-                apart.after,
-                paired=True,
-                apart=apart,
+            found.append(
+                LayerChange(
+                    twins.model,
+                    layer,
+                    "later" if step else "first",
+                    How.NOISE,
+                    apart.size,
+                    apart.noise,
+                    apart.pairs,
+                    apart.pairs,
+                    None,
+                    apart.before,
+                    apart.after,
+                    paired=True,
+                    apart=apart,
+                )
             )
+    return found
 
 
-def _sharpened(
-    known: list[LayerChange], seen: list[LayerChange], twins: Twins, places: Order
-) -> list[LayerChange]:
+def _sharpened(known: list[LayerChange], case: Case, twins: Twins, places: Order) -> list[LayerChange]:
     """All layers, with what tensors say in the place of what summaries say of the same runs."""
-    sharper = {item.layer for item in seen}
+    setting = setting_of(case.sides, twins.model)
     others = [item for item in known if item.model != twins.model]
     own = [item for item in known if item.model == twins.model]
-    first = [item for item in own if item.run == "first" and item.layer not in sharper]
-    first = sorted([*seen, *first], key=lambda item: places.get((item.model, item.layer), 0.0))
-    diverged = first_diverged(first)
-    if diverged is not None and diverged.apart is not None:
-        detail = look_closer(twins, diverged.layer)
-        told = replace(diverged, how=_how(diverged.apart, detail), detail=detail)
-        first[first.index(diverged)] = told
-    return [*others, *first, *(item for item in own if item.run != "first")]
+    first = _in_place(own, _seen(twins, setting), "first", places)
+    later = [item for item in own if item.run != "first"]
+    if first_diverged(first) is None:
+        later = _in_place(own, _first_step(twins, setting), "later", places)
+    return [*others, *_detailed(first, twins), *_detailed(later, twins)]
+
+
+def _in_place(own: list[LayerChange], seen: list[LayerChange], run: str, places: Order) -> list[LayerChange]:
+    sharper = {item.layer for item in seen}
+    rest = [item for item in own if item.run == run and item.layer not in sharper]
+    return sorted([*seen, *rest], key=lambda item: places.get((item.model, item.layer), 0.0))
+
+
+def _first_step(twins: Twins, setting: Setting) -> list[LayerChange]:
+    """The first step of generations in which a layer differs, and still does in the next; else the last."""
+    earlier: list[LayerChange] = []
+    for step in range(1, twins.steps):
+        seen = _seen(twins, setting, step)
+        apart = {item.layer for item in seen if item.diverged}
+        if any(item.diverged and item.layer in apart for item in earlier):
+            return earlier
+        earlier = seen
+    return earlier
+
+
+def _detailed(layers: list[LayerChange], twins: Twins) -> list[LayerChange]:
+    diverged = first_diverged(layers)
+    if diverged is None or diverged.apart is None:
+        return layers
+    detail = look_closer(twins, diverged.layer, diverged.apart.step)
+    told = replace(diverged, how=_how(diverged.apart, detail), detail=detail, parting=_parting(twins))
+    return [told if item is diverged else item for item in layers]
+
+
+def _parting(twins: Twins) -> Parting | None:
+    """Where generations part that began alike; None where no further step is known of any."""
+    known = [walk for walk in twins.walks if len(walk.runs) > 1 or walk.parted is not None]
+    parted = sorted(walk.parted for walk in known if walk.parted is not None)
+    return Parting(len(known), tuple(parted), max(len(walk.runs) for walk in known)) if known else None
 
 
 def _how(apart: Apart, detail: Detail) -> How:
@@ -133,7 +173,7 @@ def from_tensors(first: LayerChange) -> tuple[str, list[Evidence]]:
     alike = "above 0.999999" if apart.cosine > 0.999999 else f"{apart.cosine:.6g}"
     told = (
         f" Seen in full tensors of {apart.pairs} runs with the same input (cosine {alike}; the "
-        f"noise is that of {noise}).{where}"
+        f"noise is that of {noise}).{where}{_ways(first)}"
     )
     evidence = Evidence(
         f"relative difference of {first.layer}'s tensors: of repeats, and from before to after",
@@ -146,6 +186,21 @@ def from_tensors(first: LayerChange) -> tuple[str, list[Evidence]]:
         apart.pairs,
     )
     return told, [evidence]
+
+
+def _ways(first: LayerChange) -> str:
+    """From which step on the numbers differ, and from which on other tokens are written."""
+    parting, step = first.parting, first.apart.step if first.apart else 0
+    if parting is None:
+        return ""
+    told = f" The first {step} steps of generations are as before; this is the next one." if step else ""
+    of = f"{parting.generations} generation" + ("s" if parting.generations > 1 else "")
+    if not parting.parted:
+        return f"{told} Of {of} that began alike all {parting.longest} known steps read the same tokens."
+    first_other = f"token {parting.parted[0]} of the answer"
+    return (
+        f"{told} Of {of} that began alike, {len(parting.parted)} write another one as {first_other} or later."
+    )
 
 
 def layer_plot(model: str, layers: list[LayerChange]) -> Plot:

@@ -15,7 +15,7 @@ from neuronscope.signals.records import LayerRecord, SpanRecord
 from neuronscope.signals.scores import scale_of
 from neuronscope.signals.tensors import TensorSnapshot
 
-MAX_RUNS: Final = 256  # of a model whose tensors are looked at
+MAX_RUNS: Final = 1_024  # of a model whose tensors are looked at
 MAX_LAYER_ROWS: Final = 4_000  # of a layer: more would make no threshold sharper
 CALLS: Final = frozenset(
     {"chat", "text_completion", "generate_content", "embeddings", "rerank", "moderation"}
@@ -80,6 +80,7 @@ _CALL_LISTS: Final = (
     ("wrapped", names.MODEL_WRAPPERS),
     ("adapters", names.MODEL_ADAPTERS),
     ("edits", names.EDITS),
+    ("kernels", names.MODEL_KERNELS),
 )
 _CONTENT: Final = frozenset({names.INPUT_MESSAGES, names.OUTPUT_MESSAGES, names.RETRIEVAL_QUERY_TEXT})
 

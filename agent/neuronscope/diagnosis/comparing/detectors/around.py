@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -91,12 +91,10 @@ def _rate(side: Columns) -> float:
 
 
 def environment_changed(case: Case) -> Iterator[Cause]:
-    """Libraries, drivers, processors."""
+    """Libraries, drivers, processors; kernels of models in the process."""
     before, after = case.before.environment, case.after.environment
-    if not before or not after:
-        return
     evidence: list[Evidence] = []
-    for name in sorted({*before, *after}):
+    for name in sorted({*before, *after}) if before and after else ():
         if name in _EXPECTED:
             continue
         old, new = before.get(name), after.get(name)
@@ -106,6 +104,7 @@ def environment_changed(case: Case) -> Iterator[Cause]:
             evidence.append(Evidence(name, _versions(old), _versions(new), 1.0))
         elif set(old) != set(new):
             evidence.append(Evidence(name, _versions(old), _versions(new), 1.0))
+    evidence += _kernels(case)
     if not evidence:
         return
     told = "; ".join(
@@ -119,6 +118,32 @@ def environment_changed(case: Case) -> Iterator[Cause]:
         evidence,
         FACT,
     )
+
+
+def _kernels(case: Case) -> Iterator[Evidence]:
+    """What a model's products and attention are computed by, where all of its calls tell another one."""
+    seen: set[str] = set()
+    for (operation, model), before, after in groups(case, calls, ("operation", "watched")):
+        del operation
+        told = [
+            Counter(each for each in side.calls.rows(mask, "kernels") if each)
+            for side, mask in zip(case.sides, (before, after), strict=True)
+        ]
+        if not model or model in seen or not all(told) or {*told[0]} & {*told[1]}:
+            continue
+        seen.add(model)
+        old, new = (_by_name(each.most_common(1)[0][0]) for each in told)
+        n = [each.total() for each in told]
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                yield Evidence(
+                    f"{name} of {model}", old.get(name), new.get(name), 1.0, "fact", "", n[0], n[1]
+                )
+
+
+def _by_name(kernels: Iterable[str]) -> dict[str, str]:
+    """``"attention sdpa"`` as a name and what it is."""
+    return {name: value for name, _, value in (str(each).partition(" ") for each in kernels)}
 
 
 def _versions(counter: Counter[str] | None) -> str | None:

@@ -119,10 +119,11 @@ def layers_diverged(case: Case) -> Iterator[Cause]:
 
 def _diverged(case: Case, model: str, layers: list[LayerChange], first: LayerChange) -> Cause:
     told, evidence = from_tensors(first)
-    after = [item for item in layers if item.diverged]
-    blind = [item for item in layers[: layers.index(first)] if item.apart is None] if first.apart else []
+    run = [item for item in layers if item.run == first.run]
+    after = [item for item in run if item.diverged]
+    blind = [item for item in run[: run.index(first)] if item.apart is None] if first.apart else []
     summary = (
-        f"In {model} the numbers are others from {first.layer} on ({len(after)} of {len(layers)} layers): "
+        f"In {model} the numbers are others from {first.layer} on ({len(after)} of {len(run)} layers): "
         f"{_WORDS[first.how.value]}. They differ by {first.size:.2g} of their size, "
         f"{first.size / max(first.noise, 1e-12):.3g} times the noise.{told}"
     )
@@ -144,7 +145,7 @@ def _diverged(case: Case, model: str, layers: list[LayerChange], first: LayerCha
                 first.n_before,
                 first.n_after,
                 first.p,
-                layer_plot(model, [item for item in layers if item.run == first.run]),
+                layer_plot(model, run),
             ),
             *evidence,
         ],
