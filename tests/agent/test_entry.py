@@ -20,7 +20,7 @@ from opentelemetry.util._once import Once
 import neuronscope as ns
 import typedlib
 from neuronscope import compiled
-from neuronscope.engine import ENGINE, entry, filling
+from neuronscope.engine import ENGINE, entry
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.span import NO_STATE, LightSpan
@@ -335,20 +335,6 @@ def test_a_span_is_copied_as_any_object() -> None:
     for found in (copy.copy(span), copy.deepcopy(span), pickle.loads(pickle.dumps(span))):
         assert (found.name, found.user_attributes, found.other, found.start_time) == ("n", {"a": 1}, 3, 5)
         assert found.get_span_context() == identity
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "value",
-    ["x", 1, 1.5, True, None, b"y", [], ["a", "b"], [1, True], [1, 2], ("a",), {"a": 1}, [None], object()],
-)
-@pytest.mark.parametrize("key", ["k", ""])
-def test_attributes_that_the_sdk_keeps(key: str, value: Any) -> None:
-    """Both ways: as the SDK would keep them, without those that it was told."""
-    native: Any = compiled.find("keep")
-    for told_before in ({}, {key: value}, {key: "other"}):
-        given = {"first": 1, key: value}
-        assert native(given, told_before) == filling.keep_in_python(given, told_before)
 
 
 @needs_compiler

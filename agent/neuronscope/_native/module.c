@@ -18,7 +18,7 @@ static PyMethodDef functions[] = {
     FAST("bill", ns_bill),
     FAST("mask", ns_mask),
     ONE("attributes_bytes", ns_attributes_bytes),
-    FAST("keep", ns_keep),
+    ONE("make_set_attributes", ns_make_set_attributes),
     FAST("add_fields", ns_add_fields),
     /* readings */
     ONE("text", ns_text_of),
@@ -68,7 +68,7 @@ PyMODINIT_FUNC
 PyInit__native(void)
 {
     if (ns_spans_ready() < 0 || ns_runs_ready() < 0 || ns_facts_ready() < 0 || ns_requests_ready() < 0 ||
-        ns_tensors_ready() < 0)
+        ns_filling_ready() < 0 || ns_tensors_ready() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&

@@ -21,7 +21,7 @@ PyObject *ns_encode_attributes(PyObject *module, Args args, Py_ssize_t n);  /* p
 PyObject *ns_bill(PyObject *module, Args args, Py_ssize_t n);               /* bills.c */
 PyObject *ns_mask(PyObject *module, Args args, Py_ssize_t n);               /* policy.c */
 PyObject *ns_attributes_bytes(PyObject *module, PyObject *attributes);      /* policy.c */
-PyObject *ns_keep(PyObject *module, Args args, Py_ssize_t n);
+PyObject *ns_make_set_attributes(PyObject *module, PyObject *tools);        /* filling.c */
 PyObject *ns_add_fields(PyObject *module, Args args, Py_ssize_t n);         /* facts.c */
 PyObject *ns_text_of(PyObject *module, PyObject *value);                   /* facts.c */
 PyObject *ns_number_of(PyObject *module, PyObject *value);
@@ -64,6 +64,7 @@ int ns_spans_ready(void);
 int ns_runs_ready(void);
 int ns_facts_ready(void);
 int ns_requests_ready(void);
+int ns_filling_ready(void);
 int ns_tensors_ready(void);
 
 /* Add a file's types to the module; -1 with an exception. */

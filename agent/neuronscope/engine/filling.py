@@ -6,6 +6,8 @@ long as the rest of the span.  Ours have passed the content policy: plain, short
 
 from __future__ import annotations
 
+from _thread import LockType
+from collections.abc import Sized
 from typing import Any, Final
 
 from opentelemetry.attributes import BoundedAttributes
@@ -23,23 +25,23 @@ _PLAIN: Final = frozenset({str, int, float, bool})
 _NOTHING: Final[dict[str, Any]] = {}
 
 
-def set_attributes(span: Any, attributes: dict[str, Any], told: dict[str, Any] = _NOTHING) -> None:
+def set_attributes_in_python(span: Any, attributes: dict[str, Any], told: dict[str, Any] = _NOTHING) -> None:
     """Set attributes that the content policy has let through, but those that the span was `told` already."""
-    held = _room_in(span, len(attributes))
+    values = _room_in(span, len(attributes))
     # A sampler decides which attributes a span starts with: the service's own may have dropped ours.
-    holds: Any = (getattr(span, "attributes", None) or ()) if held is None else held["_dict"]
+    holds: Any = (getattr(span, "attributes", None) or ()) if values is None else values._dict
     if len(holds) < len(told):
         told = _NOTHING
-    kept = None if held is None else _keep(attributes, told)
-    if held is None or kept is None:
+    kept = None if values is None else _keep(attributes, told)
+    if values is None or kept is None:
         span.set_attributes({key: value for key, value in attributes.items() if told.get(key) is not value})
         return
-    with span._lock, held["_lock"]:
+    with span._lock, values._lock:
         if span._end_time is None:
-            held["_dict"].update(kept)
+            values._dict.update(kept)
 
 
-def keep_in_python(attributes: dict[str, Any], told: dict[str, Any]) -> dict[str, Any] | None:
+def _keep(attributes: dict[str, Any], told: dict[str, Any]) -> dict[str, Any] | None:
     """Those that `told` does not hold yet, as the SDK keeps them; None if one is for the SDK to look at."""
     kept: dict[str, Any] = {}
     for key, value in attributes.items():
@@ -57,25 +59,30 @@ def keep_in_python(attributes: dict[str, Any], told: dict[str, Any]) -> dict[str
     return kept
 
 
-_keep: Final = compiled.choose("keep", keep_in_python)
-
-
 def _is_uniform(items: list[Any]) -> bool:
     """Are these plain values of one type?  Releases of the SDK differ in what they do with others."""
     kinds = {item.__class__ for item in items}
     return len(kinds) <= 1 and kinds <= _PLAIN
 
 
-def _room_in(span: Any, count: int) -> dict[str, Any] | None:
-    """How the span keeps its attributes, if we know that way, there is room, and none is to be cut."""
+def _room_in(span: Any, count: int) -> Any | None:
+    """Where the span keeps its attributes, if we know that way, there is room, and none is to be cut."""
     if type(span) not in _SPANS:
         return None
     try:
         values: Any = span._attributes
-        held: dict[str, Any] = values.__dict__
-        taken, room, cut, _ = held["_dict"], held["maxlen"], held["max_value_len"], held["_lock"]
-    except (AttributeError, KeyError):
+        taken, room, cut, _ = values._dict, values.maxlen, values.max_value_len, values._lock
+    except AttributeError:
         return None
     if type(values) is not BoundedAttributes or not isinstance(taken, dict) or cut is not None:
         return None
-    return held if room is None or len(held["_dict"]) + count <= room else None
+    held: Sized = taken
+    return values if room is None or len(held) + count <= room else None
+
+
+# What the compiled way knows: anything else is the twin's.
+KNOWN: Final = (_SPANS, BoundedAttributes, LockType)
+_make: Final = compiled.find("make_set_attributes")
+set_attributes: Final = (
+    set_attributes_in_python if _make is None else _make((set_attributes_in_python, *KNOWN))
+)
