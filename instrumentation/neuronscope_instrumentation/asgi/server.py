@@ -45,6 +45,8 @@ TRACE_HEADERS: Final = frozenset({b"traceparent", b"tracestate", b"baggage"})
 # What Starlette and servers raise in the application when the client has gone: nobody's error.
 CLIENT_GONE: Final = frozenset({"ClientDisconnect", "ClientDisconnected"})
 BACKGROUND_NS: Final = 1_000_000  # below, it is no work after the answer but the way out of the application
+# Unlike other adapters this one handles OpenTelemetry's contexts itself: a server is where they begin, and
+# asyncio hands them on to requests they do not belong to; no other adapter would use what hid that.
 _REQUEST: Final = otel_context.create_key("neuronscope-asgi-request")
 
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry import context as otel_context
-from opentelemetry import trace
-from opentelemetry.trace import SpanKind
-
-from neuronscope.engine.fit import fit_json
+from neuronscope.engine import runs as framework
 from neuronscope.engine.invocation import type_name
-from neuronscope.engine.streams import StreamState
-from neuronscope.instrumentation import Endpoint, ErrorFacts
+from neuronscope.engine.runs import Opened
+from neuronscope.instrumentation import Endpoint
 from neuronscope.signals import names
 from neuronscope_instrumentation.common.fields import field, items, mapping, text
 from neuronscope_instrumentation.langchain import models
 from neuronscope_instrumentation.langchain.models import CHAT, COMPLETION, End
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
     from neuronscope.engine import Engine
     from neuronscope.engine.span import LightSpan
 
@@ -31,70 +29,60 @@ _CONVERSATIONS: Final = ("thread_id", "session_id", "conversation_id")
 _LEFT: Final = (GeneratorExit,)
 
 
-@dataclass(slots=True)
-class Run:
+@dataclass(slots=True, kw_only=True)
+class Run(framework.Run):
     """One run of LangChain's.
 
     Attributes:
         span: its span; None if it has none of its own.
-        context: in which its children run.
         above: ids of the spans outside of it: where one of them is current, its own should be.
         chain: is it a chain, whose inner chains have no span?
-        before: what was current before its context was made so, while it is.
-        stream: of a model run that has told of tokens.
     """
 
     span: LightSpan | None
-    context: otel_context.Context
     above: tuple[int, ...]
     chain: bool = False
-    before: otel_context.Context | None = None
-    stream: StreamState | None = None
 
 
-class Runs:
-    """All runs that are not over.  Thread-safe by the GIL's atomic dict operations.
-
-    Attributes:
-        active: False once the adapter is uninstalled.
-    """
+class Runs(framework.Runs[Run]):
+    """LangChain's callbacks."""
 
     def __init__(self, engine: Engine) -> None:
-        self.active = True
-        self._engine = engine
-        self._runs: dict[Any, Run] = {}
+        super().__init__(engine, LIBRARY, SITE)
 
     # --- where a run belongs -------------------------------------------------------------------------
     def enter_child(self, config: Any) -> None:
         """Make the span of the parent run current in LangChain's copy of the context."""
         run = self._runs.get(getattr(field(config, "callbacks"), "parent_run_id", None))
-        if run is not None and self._current_id() in run.above:
-            otel_context.attach(run.context)  # the copy is thrown away, and this with it
+        if run is not None and framework.here()[1] in run.above:
+            run.adopt_here()
 
-    @staticmethod
-    def _current_id() -> int:
-        return trace.get_current_span().get_span_context().span_id
-
-    def _place(self, parent: Any) -> tuple[otel_context.Context, tuple[int, ...], Run | None]:
+    def _place(self, told: Mapping[str, Any]) -> tuple[Context, tuple[int, ...]]:
         """The context that a new run belongs in, and the ids of the spans that will be outside of it.
 
         What the service has opened itself inside a chain is nearer than the chain.
         """
-        run, here = self._runs.get(parent), self._current_id()
+        run, (current, here) = self._runs.get(told.get("parent_run_id")), framework.here()
         if run is None:
-            return otel_context.get_current(), (here,), None
-        context = run.context if here in run.above else otel_context.get_current()
-        own = trace.get_current_span(context).get_span_context().span_id
-        return context, (*run.above, own), run
+            return current, (here,)
+        context = run.context if here in run.above else current
+        return context, (*run.above, framework.span_id_in(context))
 
-    def _open(
-        self, name: str, kind: SpanKind, attributes: dict[str, Any], told: Mapping[str, Any], **more: Any
+    def _begin(
+        self, told: Mapping[str, Any], open_in: Callable[[Context], Opened | None], *, chain: bool = False
     ) -> Run:
-        context, above, _ = self._place(told.get("parent_run_id"))
-        opened = self._engine.open_span(name, kind, LIBRARY, attributes, nested=True, within=context)
-        span, context = opened if opened is not None else (None, context)
-        run = self._runs[told["run_id"]] = Run(span, context, above, **more)
+        context, above = self._place(told)
+        span, context = open_in(context) or (None, context)
+        run = self._runs[told["run_id"]] = Run(context, span=span, above=above, chain=chain)
         return run
+
+    def _begin_current(self, told: Mapping[str, Any], open_in: Callable[[Context], Opened | None]) -> None:
+        run = self._begin(told, open_in)
+        if run.span is not None:
+            run.enter()
+
+    def _begin_chain(self, told: Mapping[str, Any], name: str, attributes: dict[str, Any]) -> None:
+        self._begin(told, lambda within: self.open_span(name, attributes, within), chain=True)
 
     # --- chains and agents -----------------------------------------------------------------------------
     def start_chain(self, serialized: Any, inputs: Any, **told: Any) -> None:
@@ -106,11 +94,11 @@ class Runs:
         inside = parent is not None and parent.chain
         part = told.get("run_type") in ("prompt", "parser")
         if inside and agent is None and _is_node(name, told, metadata, parent):
-            self._open(f"step {name}", SpanKind.INTERNAL, {names.WORKFLOW_STEP: name}, told, chain=True)
+            self._begin_chain(told, f"step {name}", {names.WORKFLOW_STEP: name})
             return
         if part or (inside and (agent is None or _is_inside(agent, told, self._runs))):
-            context, above, _ = self._place(told.get("parent_run_id"))
-            self._runs[told["run_id"]] = Run(None, context, above[:-1] or above, chain=True)
+            context, above = self._place(told)
+            self._runs[told["run_id"]] = Run(context, span=None, above=above[:-1] or above, chain=True)
             return
         operation = "invoke_workflow" if agent is None else "invoke_agent"
         attributes: dict[str, Any] = {
@@ -120,7 +108,7 @@ class Runs:
         conversation = next(filter(None, (text(metadata.get(key)) for key in _CONVERSATIONS)), None)
         if conversation is not None and agent is not None:  # the conventions have it on agents only
             attributes[names.CONVERSATION_ID] = conversation
-        self._open(f"{operation} {agent or name}", SpanKind.INTERNAL, attributes, told, chain=True)
+        self._begin_chain(told, f"{operation} {agent or name}", attributes)
 
     def end(self, outputs: Any, **told: Any) -> None:
         """A run is over."""
@@ -139,76 +127,38 @@ class Runs:
     def _finish(self, run: Run | None) -> None:
         if run is None:
             return
-        self._leave(run)
+        run.leave()
         if run.span is not None:
             self._engine.finish(run.span)
-
-    @staticmethod
-    def _enter(run: Run) -> None:
-        """Make the run's context current, for a while in which nothing is yielded to the service."""
-        run.before = otel_context.get_current()
-        otel_context.attach(run.context)
-
-    @staticmethod
-    def _leave(run: Run) -> None:
-        """Give back what was current, in this copy of the context or another: no token fits all of them."""
-        before, run.before = run.before, None
-        if before is not None and otel_context.get_current() is run.context:
-            otel_context.attach(before)
 
     # --- tools -------------------------------------------------------------------------------------------
     def start_tool(self, serialized: Any, text_input: Any, **told: Any) -> None:
         """A tool begins."""
         name = text(told.get("name")) or text(field(serialized, "name")) or "tool"
-        attributes: dict[str, Any] = {
-            names.OPERATION_NAME: "execute_tool",
-            names.TOOL_NAME: name,
-            names.TOOL_TYPE: "function",
-        }
-        if identifier := text(told.get("tool_call_id")):
-            attributes[names.TOOL_CALL_ID] = identifier
-        if self._engine.content:
-            given = told.get("inputs")
-            attributes[names.TOOL_ARGUMENTS] = self._json(given if given is not None else text_input)
-        self._open(f"execute_tool {name}", SpanKind.INTERNAL, attributes, told)
+        given, identifier = told.get("inputs"), text(told.get("tool_call_id"))
+        more = {names.TOOL_CALL_ID: identifier} if identifier else {}
+        arguments = given if given is not None else text_input
+        self._begin(told, lambda within: self.open_tool(name, arguments, within, **more))
 
     def end_tool(self, output: Any, **told: Any) -> None:
         """A tool has answered."""
         run = self._runs.pop(told["run_id"], None)
         if run is not None and run.span is not None and self._engine.content:
-            run.span.add_fact(names.TOOL_RESULT, self._json(_plain(output)))
+            run.span.add_fact(names.TOOL_RESULT, self.shown(_plain(output)))
         self._finish(run)
-
-    def _json(self, value: Any) -> str:
-        if isinstance(value, dict | list | tuple):
-            return fit_json(value, self._engine.settings.attribute_max_length)[0]
-        return str(value)
 
     # --- retrievers ----------------------------------------------------------------------------------------
     def start_retriever(self, serialized: Any, query: str, **told: Any) -> None:
         """A retriever begins, and is current until it ends: it runs in one piece."""
         name = text(told.get("name")) or text(field(serialized, "name")) or "retriever"
-        attributes: dict[str, Any] = {names.OPERATION_NAME: "retrieval", names.DATA_SOURCE_ID: name}
-        if self._engine.content:
-            attributes[names.RETRIEVAL_QUERY_TEXT] = query
-        run = self._open(f"retrieval {name}", SpanKind.CLIENT, attributes, told)
-        self._enter(run)
+        self._begin_current(told, lambda within: self.open_retrieval(name, query, within))
 
     def end_retriever(self, documents: Any, **told: Any) -> None:
-        """A retriever has found documents: how many, which, and with content their words."""
+        """A retriever has found documents."""
         run = self._runs.pop(told["run_id"], None)
         if run is not None and run.span is not None:
-            found = items(documents)
-            run.span.add_fact(names.DOCUMENTS_RETURNED, len(found))
-            ids = [identifier for each in found if (identifier := text(field(each, "id"))) is not None]
-            if ids:
-                run.span.add_fact(names.RETRIEVAL_IDS, ids)
-            if self._engine.content:
-                told_documents = [
-                    {"id": text(field(each, "id")) or "", "content": text(field(each, "page_content")) or ""}
-                    for each in found
-                ]
-                run.span.add_fact(names.RETRIEVAL_DOCUMENTS, self._json(told_documents))
+            found = [(text(field(each, "id")), field(each, "page_content")) for each in items(documents)]
+            self.found(run.span, [(identifier, text(words) or "") for identifier, words in found])
         self._finish(run)
 
     # --- models --------------------------------------------------------------------------------------
@@ -223,73 +173,48 @@ class Runs:
     def _start_model(self, endpoint: Endpoint, name: str, sent: Any, told: Mapping[str, Any]) -> None:
         """Wait for a client's call.  The context is current until the first token or the end, no longer."""
         kept = models.snapshot(endpoint, sent, told, self._engine.content)
-        within, above, _ = self._place(told.get("parent_run_id"))
-        opened = self._engine.open_layer(kept, name, LIBRARY, within)
-        if opened is None:
-            return
-        span, context = opened
-        run = self._runs[told["run_id"]] = Run(span, context, above)
-        self._enter(run)
+        self._begin_current(told, lambda within: self.open_model(kept, name, within))
 
     def take_token(self, token: Any, **told: Any) -> None:
         """A model streams."""
         run = self._runs.get(told["run_id"])
         if run is None or run.span is None:
             return
-        self._leave(run)
+        run.leave()
         if run.stream is None:
-            run.stream = self._stream(run.span)
+            run.stream = self.follow(run.span)
         run.stream.take(token)
 
     def note_event(self, event: Any, **told: Any) -> None:
         """A model streams in events: its client's call has been made."""
         run = self._runs.get(told["run_id"])
         if run is not None:
-            self._leave(run)
-
-    def _stream(self, span: LightSpan) -> StreamState:
-        call = span.call
-        assert call is not None
-        engine = self._engine
-
-        def finish(state: StreamState, error: BaseException | None) -> None:
-            call.stream = state
-            if error is not None:
-                call.error = ErrorFacts(type_name(error))
-            engine.finish(span)
-
-        later = engine.later if span.foreign is None else None
-        return StreamState(call.snapshot.endpoint, SITE, engine.content, finish, later)
+            run.leave()
 
     def end_model(self, response: Any, **told: Any) -> None:
         """A model has answered; an answer from LangChain's cache was nobody's call."""
         run = self._runs.pop(told["run_id"], None)
         if run is None or run.span is None:
             return
-        self._leave(run)
+        run.leave()
         if models.was_cached(response):
             self._engine.discard(run.span)
         elif run.stream is not None:
             run.stream.chunks.append(End(response))
             run.stream.close("complete")
         else:
-            assert run.span.call is not None
-            run.span.call.result = response
-            self._engine.finish(run.span)
+            self.answered(run.span, response)
 
     def fail_model(self, error: BaseException, **told: Any) -> None:
         """A model has raised, or its stream was left."""
         run = self._runs.pop(told["run_id"], None)
         if run is None or run.span is None:
             return
-        self._leave(run)
-        stream = run.stream if run.stream is not None else self._stream(run.span)
+        run.leave()
         if run.stream is None and not isinstance(error, GeneratorExit | asyncio.CancelledError):
-            assert run.span.call is not None
-            run.span.call.error = ErrorFacts(type_name(error))
-            self._engine.finish(run.span)
+            self.failed(run.span, type_name(error))
         else:
-            stream.fail(error)
+            (run.stream or self.follow(run.span)).fail(error)
 
 
 def _agent(name: str, metadata: Mapping[str, Any]) -> str | None:
@@ -310,11 +235,7 @@ def _is_node(name: str, told: Mapping[str, Any], metadata: Mapping[str, Any], pa
 def _is_inside(agent: str, told: Mapping[str, Any], runs: Mapping[Any, Run]) -> bool:
     """Is the chain a part of the same agent?  LangChain passes its name on to all of them."""
     parent = runs.get(told.get("parent_run_id"))
-    if parent is None:
-        return False
-    span = trace.get_current_span(parent.context)
-    attributes = mapping(getattr(span, "attributes", None)) or {}
-    return attributes.get(names.AGENT_NAME) == agent
+    return parent is not None and parent.attribute(names.AGENT_NAME) == agent
 
 
 def _plain(output: Any) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 from msgspec.structs import replace
 
@@ -37,7 +37,7 @@ _CLASSES: Final = {
     ),
 }
 _STATE: Final = "_neuronscope_state"  # on a stream: who watches it
-_STEPS: Final = "__next__", "__anext__", "aclose"
+_SITE: Final = "litellm.stream"
 
 
 # LiteLLM gives the limits of all providers OpenAI's names; the others it hands on under its own.
@@ -105,7 +105,7 @@ def install(engine: Engine, module_name: str) -> Callable[[], None]:
 
 def _wrap_class(kind: Any) -> Callable[[], None]:
     originals: dict[str, Any] = {name: vars(kind)[name] for name in _STEPS if name in vars(kind)}
-    wrappers = {name: _WRAPPERS[name](original) for name, original in originals.items()}
+    wrappers = {name: _watched(name, original) for name, original in originals.items()}
     kind.__neuronscope_steps__ = True
     for name, wrapper in wrappers.items():
         setattr(kind, name, wrapper)
@@ -134,59 +134,67 @@ def _fail(stream: Any, state: StreamState, error: BaseException) -> None:
         state.fail(error)
 
 
-def _state_of(stream: Any) -> StreamState | None:
+class _Step:
+    """One step of a stream that is watched: what it gives is a chunk, what it raises is the stream's end."""
+
+    __slots__ = ("_state", "_stream")
+
+    def __init__(self, stream: Any, state: StreamState) -> None:
+        self._stream = stream
+        self._state = state
+
+    def __enter__(self) -> Self:
+        self._state.fetching = True
+        return self
+
+    def gave(self, chunk: Any) -> Any:
+        """The chunk, of which the state has been told."""
+        self._state.fetching = False
+        GUARD.call(_SITE, self._state.take, chunk)
+        return chunk
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._state.fetching = False
+        if error is not None:
+            GUARD.always(_SITE, _fail, self._stream, self._state, error)
+
+
+def _fetch(stream: Any) -> StreamState | None:
     return cast("StreamState | None", vars(stream).get(_STATE))
 
 
-def _next(original: Callable[..., Any]) -> Callable[..., Any]:
+def _leave(stream: Any) -> None:
+    """The stream is closed: left, unless it closes itself at its end."""
+    state = _fetch(stream)
+    if state is not None and not state.fetching:
+        GUARD.always(_SITE, _end, stream, state, "client_closed")
+
+
+# Steps of the classes, and who is to be told of what they give; nobody, of a step that gives nothing.
+_STEPS: Final[Mapping[str, Callable[[Any], StreamState | None]]] = {
+    "__next__": _fetch,
+    "__anext__": _fetch,
+    "aclose": _leave,
+}
+
+
+def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    begin = _STEPS[name]
+
     @functools.wraps(original)
     def step(self: Any) -> Any:
-        state = _state_of(self)
+        state = begin(self)
         if state is None:
             return original(self)
-        state.fetching = True
-        try:
-            chunk = original(self)
-        except BaseException as error:
-            GUARD.always("litellm.stream", _fail, self, state, error)
-            raise
-        finally:
-            state.fetching = False
-        GUARD.call("litellm.stream", state.take, chunk)
-        return chunk
+        with _Step(self, state) as taken:
+            return taken.gave(original(self))
 
-    return step
-
-
-def _anext(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    async def step(self: Any) -> Any:
-        state = _state_of(self)
+    async def later(self: Any) -> Any:
+        state = begin(self)
         if state is None:
             return await original(self)
-        state.fetching = True
-        try:
-            chunk = await original(self)
-        except BaseException as error:
-            GUARD.always("litellm.stream", _fail, self, state, error)
-            raise
-        finally:
-            state.fetching = False
-        GUARD.call("litellm.stream", state.take, chunk)
-        return chunk
+        with _Step(self, state) as taken:
+            return taken.gave(await original(self))
 
-    return step
-
-
-def _aclose(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    async def aclose(self: Any) -> Any:
-        state = _state_of(self)
-        if state is not None and not state.fetching:  # what closes itself at its end was not left
-            GUARD.always("litellm.stream", _end, self, state, "client_closed")
-        return await original(self)
-
-    return aclose
-
-
-_WRAPPERS: Final = {"__next__": _next, "__anext__": _anext, "aclose": _aclose}
+    return step if name == "__next__" else later

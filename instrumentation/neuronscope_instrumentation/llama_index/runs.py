@@ -10,14 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry import context as otel_context
-from opentelemetry.trace import SpanKind
-
-from neuronscope.engine.fit import fit_json
+from neuronscope.engine import runs as framework
 from neuronscope.engine.invocation import type_name
 from neuronscope.engine.layering import Waiting
-from neuronscope.engine.streams import StreamState
-from neuronscope.instrumentation import Endpoint, ErrorFacts
+from neuronscope.engine.runs import Opened
+from neuronscope.instrumentation import Endpoint
 from neuronscope.signals import names
 from neuronscope_instrumentation.common.fields import field, items, number, text
 from neuronscope_instrumentation.llama_index import models
@@ -38,49 +35,37 @@ def _agent_name(workflow: Any) -> str | None:
     return text(workflow.name) if kind is not None and isinstance(workflow, kind) else None
 
 
-@dataclass(slots=True)
-class Run:
-    """One call of LlamaIndex's that is not over.
+@dataclass(slots=True, kw_only=True)
+class Run(framework.Run):
+    """One call of LlamaIndex's.
 
     Attributes:
         span: its span.
-        context: in which it runs.
-        before: what was current before.
         endpoint: of a model's or an embedder's call; None for others.
-        stream: of a model's call that has returned a stream.
-        waiting: tells of clients' calls made while that is read.
+        waiting: tells of clients' calls made while its stream is read.
         dropped: notices that the stream was thrown away.
         steps: is it a workflow whose steps have spans?
     """
 
     span: LightSpan
-    context: otel_context.Context
-    before: otel_context.Context | None
     endpoint: Endpoint | None = None
-    stream: StreamState | None = None
     waiting: Waiting | None = None
     dropped: weakref.ref[Any] | None = None
     steps: bool = False
 
 
-class Runs:
-    """All calls that are not over.  Thread-safe by the GIL's atomic dict operations.
-
-    Attributes:
-        active: False once the adapter is uninstalled.
-    """
+class Runs(framework.Runs[Run]):
+    """LlamaIndex's calls and events."""
 
     def __init__(self, engine: Engine) -> None:
-        self.active = True
-        self._engine = engine
-        self._runs: dict[str, Run] = {}
+        super().__init__(engine, LIBRARY, SITE)
 
     # --- beginnings ----------------------------------------------------------------------------------
     def start_workflow(self, id_: str, engine: Any, arguments: Mapping[str, Any], method: str) -> None:
         """A query engine or a chat engine."""
         name = type(engine).__name__
         attributes = {names.OPERATION_NAME: "invoke_workflow", names.WORKFLOW_NAME: name}
-        self._open(id_, f"invoke_workflow {name}", SpanKind.INTERNAL, attributes)
+        self._enter(id_, self.open_span(f"invoke_workflow {name}", attributes))
 
     def start_events(self, id_: str, workflow: Any, arguments: Mapping[str, Any], method: str) -> None:
         """An event-driven workflow, or an agent, which is one; steps that the service wrote have spans."""
@@ -91,8 +76,7 @@ class Runs:
             names.OPERATION_NAME: operation,
             (names.WORKFLOW_NAME if agent is None else names.AGENT_NAME): name,
         }
-        self._open(id_, f"{operation} {name}", SpanKind.INTERNAL, attributes)
-        run = self._runs.get(id_)
+        run = self._enter(id_, self.open_span(f"{operation} {name}", attributes))
         if run is not None:
             run.steps = not type(workflow).__module__.startswith("llama_index.")
 
@@ -100,42 +84,18 @@ class Runs:
         """A step of the workflow that has this id."""
         run = self._runs.get(workflow)
         if run is not None and run.steps:
-            self._open(id_, f"step {name}", SpanKind.INTERNAL, {names.WORKFLOW_STEP: name}, run.context)
+            self._enter(id_, self.open_span(f"step {name}", {names.WORKFLOW_STEP: name}, run.context))
 
     def start_retriever(self, id_: str, retriever: Any, arguments: Mapping[str, Any], method: str) -> None:
         """A retriever."""
-        name = type(retriever).__name__
-        attributes: dict[str, Any] = {names.OPERATION_NAME: "retrieval", names.DATA_SOURCE_ID: name}
-        if self._engine.content:
-            query = arguments.get("str_or_query_bundle")
-            asked = query if isinstance(query, str) else text(field(query, "query_str"))
-            if asked:
-                attributes[names.RETRIEVAL_QUERY_TEXT] = asked
-        self._open(id_, f"retrieval {name}", SpanKind.CLIENT, attributes)
+        query = arguments.get("str_or_query_bundle")
+        asked = query if isinstance(query, str) else text(field(query, "query_str"))
+        self._enter(id_, self.open_retrieval(type(retriever).__name__, asked))
 
     def start_tool(self, id_: str, tool: Any, arguments: Mapping[str, Any], method: str) -> None:
         """A tool."""
         name = text(field(field(tool, "metadata"), "name")) or type(tool).__name__
-        attributes: dict[str, Any] = {
-            names.OPERATION_NAME: "execute_tool",
-            names.TOOL_NAME: name,
-            names.TOOL_TYPE: "function",
-        }
-        if self._engine.content:
-            attributes[names.TOOL_ARGUMENTS] = self._json(dict(arguments))
-        self._open(id_, f"execute_tool {name}", SpanKind.INTERNAL, attributes)
-
-    def _open(
-        self,
-        id_: str,
-        name: str,
-        kind: SpanKind,
-        attributes: dict[str, Any],
-        within: otel_context.Context | None = None,
-    ) -> None:
-        opened = self._engine.open_span(name, kind, LIBRARY, attributes, nested=True, within=within)
-        if opened is not None:
-            self._enter(id_, Run(*opened, before=None))
+        self._enter(id_, self.open_tool(name, dict(arguments)))
 
     def start_model(self, id_: str, model: Any, arguments: Mapping[str, Any], method: str) -> None:
         """A model: it waits for a client's call."""
@@ -149,20 +109,18 @@ class Runs:
         self, id_: str, endpoint: Endpoint, model: Any, arguments: Mapping[str, Any], method: str
     ) -> None:
         kept = models.snapshot(endpoint, model, arguments, self._engine.content)
-        opened = self._engine.open_layer(kept, method, LIBRARY)
-        if opened is not None:
-            self._enter(id_, Run(*opened, before=None, endpoint=endpoint))
+        run = self._enter(id_, self.open_model(kept, method))
+        if run is not None:
+            run.endpoint = endpoint
 
-    def _enter(self, id_: str, run: Run) -> None:
-        run.before = otel_context.get_current()
-        otel_context.attach(run.context)
+    def _enter(self, id_: str, opened: Opened | None) -> Run | None:
+        if opened is None:
+            return None
+        span, context = opened
+        run = Run(context, span=span)
+        run.enter()
         self._runs[id_] = run
-
-    @staticmethod
-    def _leave(run: Run) -> None:
-        before, run.before = run.before, None
-        if before is not None and otel_context.get_current() is run.context:
-            otel_context.attach(before)
+        return run
 
     # --- ends ----------------------------------------------------------------------------------------
     def end(self, id_: str, result: Any) -> None:
@@ -170,70 +128,42 @@ class Runs:
         run = self._runs.get(id_)
         if run is None:
             return
-        self._leave(run)
+        run.leave()
         if run.endpoint is not None and (inspect.isgenerator(result) or inspect.isasyncgen(result)):
             self._follow(id_, run, result)
             return
         self._runs.pop(id_, None)
         if run.endpoint is not None:
-            assert run.span.call is not None
-            run.span.call.result = models.width(result) if run.endpoint is EMBEDDINGS else result
+            self.answered(run.span, models.width(result) if run.endpoint is EMBEDDINGS else result)
         else:
-            self._tell(run, result)
-        self._engine.finish(run.span)
+            self._tell(run.span, result)
+            self._engine.finish(run.span)
 
-    def _tell(self, run: Run, result: Any) -> None:
+    def _tell(self, span: LightSpan, result: Any) -> None:
         """What a retriever has found or a tool has answered."""
-        operation = (run.span.own or {}).get(names.OPERATION_NAME)
+        operation = (span.own or {}).get(names.OPERATION_NAME)
         if operation == "retrieval":
             found = items(result)
-            run.span.add_fact(names.DOCUMENTS_RETURNED, len(found))
-            run.span.add_fact(names.RETRIEVAL_IDS, [str(field(each, "node_id")) for each in found])
             scores = [score for each in found if (score := number(field(each, "score"))) is not None]
-            if scores and len(scores) == len(found):
-                run.span.add_fact(names.RETRIEVAL_SCORES, scores)
-            if self._engine.content:
-                documents = [
-                    {"id": str(field(each, "node_id")), "content": text(field(each, "text")) or ""}
-                    for each in found
-                ]
-                run.span.add_fact(names.RETRIEVAL_DOCUMENTS, self._json(documents))
+            texts = [(str(field(each, "node_id")), text(field(each, "text")) or "") for each in found]
+            self.found(span, texts, scores)
         elif operation == "execute_tool" and self._engine.content:
-            run.span.add_fact(names.TOOL_RESULT, str(result))
+            span.add_fact(names.TOOL_RESULT, str(result))
 
     def fail(self, id_: str, error: BaseException | None) -> None:
         """A method has raised."""
         run = self._runs.pop(id_, None)
         if run is None:
             return
-        self._leave(run)
-        kind = type_name(error) if error is not None else "_OTHER"
-        if run.endpoint is not None:
-            assert run.span.call is not None
-            run.span.call.error = ErrorFacts(kind)
-        else:
-            run.span.add_fact(names.ERROR_TYPE, kind)
-        self._engine.finish(run.span)
-
-    def _json(self, value: Any) -> str:
-        return fit_json(value, self._engine.settings.attribute_max_length)[0]
+        run.leave()
+        self.failed(run.span, type_name(error) if error is not None else "_OTHER")
 
     # --- streams -------------------------------------------------------------------------------------
     def _follow(self, id_: str, run: Run, stream: Any) -> None:
         """A model's call has returned a stream; often its client's call is made when that is read first."""
-        call, engine, span = run.span.call, self._engine, run.span
-        assert call is not None
-
-        def finish(state: StreamState, error: BaseException | None) -> None:
-            call.stream = state
-            if error is not None:
-                call.error = ErrorFacts(type_name(error))
-            engine.finish(span)
-
-        later = engine.later if span.foreign is None else None
-        run.stream = StreamState(call.snapshot.endpoint, SITE, engine.content, finish, later)
-        if span.layer is not None:
-            run.waiting = Waiting(span.layer)
+        run.stream = self.follow(run.span)
+        if run.span.layer is not None:
+            run.waiting = Waiting(run.span.layer)
         # Dropped unread, it has no event to tell that; its state notices.
         run.dropped = weakref.ref(stream, lambda _: self._drop(id_))
 
