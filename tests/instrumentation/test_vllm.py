@@ -6,8 +6,9 @@ import asyncio
 import dataclasses
 import gc
 import json
-from collections.abc import Iterator
-from types import SimpleNamespace
+import sys
+from collections.abc import AsyncIterator, Iterator
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,6 +159,47 @@ def test_the_asynchronous_engines_stream_is_folded(kind: RequestOutputKind) -> N
     assert CANARY not in repr(spans)
     (said,) = json.loads(str(recorded[0].attributes[names.OUTPUT_MESSAGES]))
     assert said["parts"] == [{"type": "text", "content": "one two three"}]
+
+
+def test_the_engine_before_the_last_is_one_class_or_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 0.10 it has a `generate` of its own, and its model further inside; later it is the same class."""
+
+    class AsyncLLMEngine:
+        """As it was."""
+
+        engine = SimpleNamespace(model_config=SimpleNamespace(model="old", served_model_name=None))
+        generate = vars(AsyncLLM)["generate"]
+
+    async def ask(engine: Any) -> None:
+        async for _ in engine.generate(CANARY, ASKED, request_id="r1"):
+            pass
+
+    for kind, told in ((AsyncLLMEngine, "old"), (AsyncLLM, "smol")):
+        module = ModuleType("vllm.engine.async_llm_engine")
+        vars(module)["AsyncLLMEngine"] = kind
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        with agent("on", "vllm") as exporter:
+            asyncio.run(ask(kind()))
+        assert [span.attributes[names.REQUEST_MODEL] for span in exporter.spans] == [told]
+
+
+def test_a_prompt_that_comes_in_pieces_is_left_to_the_engine() -> None:
+    """A generator is not read."""
+
+    async def pieces() -> AsyncIterator[str]:
+        yield CANARY
+
+    async def ask() -> Any:
+        prompt: Any = pieces()
+        async for _ in AsyncLLM().generate(prompt, ASKED, request_id="r1"):
+            pass
+        return await anext(prompt)
+
+    with agent("content", "vllm") as exporter:
+        assert asyncio.run(ask()) == CANARY
+    (span,) = exporter.spans
+    assert names.INPUT_MESSAGES not in span.attributes
+    assert span.attributes[names.INPUT_TOKENS] == 4
 
 
 def test_a_stream_that_is_left_aborts_its_request_and_ends_its_span() -> None:

@@ -24,6 +24,16 @@ def _call(target: str, snapshot: Any, *, optional: bool = False) -> WrappedMetho
     )
 
 
+def _stream(target: str, *, optional: bool = False) -> WrappedMethod:
+    return WrappedMethod(
+        target=target,
+        snapshot=snapshot_generate,
+        stream=Stream(is_stream=inspect.isasyncgen),
+        in_process=True,
+        optional=optional,
+    )
+
+
 VLLM: Final = ClientIntegration(
     name="vllm",
     requires="vllm>=0.8",
@@ -33,12 +43,9 @@ VLLM: Final = ClientIntegration(
         _call(f"{_LLM}.chat", snapshot_chat),
         _call(f"{_LLM}.embed", snapshot_embed, optional=True),
         _call("vllm.entrypoints.pooling.offline:PoolingOfflineMixin.embed", snapshot_embed, optional=True),
-        WrappedMethod(
-            target="vllm.v1.engine.async_llm:AsyncLLM.generate",
-            snapshot=snapshot_generate,
-            stream=Stream(is_stream=inspect.isasyncgen),
-            in_process=True,
-        ),
+        _stream("vllm.v1.engine.async_llm:AsyncLLM.generate"),
+        # Up to 0.10 a class of its own, for whoever runs the engine before the last; then a name of that one.
+        _stream("vllm.engine.async_llm_engine:AsyncLLMEngine.generate", optional=True),
     ),
     gaps=(
         *(Gap(f"{_LLM}.{method}", "numbers and verdicts, not texts") for method in _NUMBERS),

@@ -57,12 +57,17 @@ def _snapshot(
         "stop": getattr(params, "stop", None) if content else None,
         "tools": list(items(arguments.get("tools"))),
         "json": _wants_json(params),
-        "asked": (list(items(asked)) or asked) if content else None,
+        "asked": list(items(asked) or _one(asked)) if content else None,
         "message_count": _message_count(asked) if operation is Operation.CHAT else None,
     }
     kind = field(params, "output_kind")
     delta = getattr(kind, "value", kind) == _DELTA
     return Snapshot(_ENDPOINTS[operation, delta], model, kept, PEER)
+
+
+def _one(asked: Any) -> Sequence[Any]:
+    """A prompt by itself; what comes piece by piece is the engine's to read."""
+    return [asked] if isinstance(asked, str | Mapping) else ()
 
 
 def _wants_json(params: Any) -> bool:
@@ -79,7 +84,7 @@ def _message_count(asked: Any) -> int | None:
 
 def _model(engine: Any) -> str | None:
     """The name that the model is served under, or loaded from."""
-    for holder in (engine, field(engine, "llm_engine"), field(engine, "vllm_config")):
+    for holder in (engine, *(field(engine, name) for name in ("llm_engine", "vllm_config", "engine"))):
         config = field(holder, "model_config")
         served = field(config, "served_model_name")
         name = (
@@ -113,8 +118,7 @@ def _read_request(kept: Mapping[str, Any], content: bool) -> Request:
 def _messages(asked: Any) -> list[Message]:
     """Prompts and conversations in OpenTelemetry's schema; prompts given as tokens stay out."""
     found: list[Message] = []
-    several: Sequence[Any] = items(asked) or (asked,)
-    for each in several:
+    for each in items(asked):
         words = text(each) or text(field(each, "prompt"))
         if words is not None:
             found.append(Message("user", [{"type": "text", "content": words}]))
