@@ -191,6 +191,12 @@ class Settings:
     hash_identifiers: bool = _setting(
         False, "NEURONSCOPE_HASH_IDENTIFIERS", "Hash document ids, collections and user ids.", _boolean
     )
+    hash_key: str = _setting(
+        "",
+        "NEURONSCOPE_HASH_KEY",
+        "Secret key of prompts' checksums and hashed identifiers, the same in all processes to be compared.",
+        _text,
+    )
     logs: LogsMode = _setting(
         "off",
         "NEURONSCOPE_LOGS",

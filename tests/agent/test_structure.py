@@ -90,6 +90,36 @@ def test_a_users_text_is_one_of_thousands_with_its_checksum() -> None:
     assert min(counts) >= 2
 
 
+def test_with_a_key_nobody_can_test_a_guess(server: FakeOpenAI) -> None:
+    """Through a real client: other checksums, the same in every process, and the key's id."""
+    seen: list[dict[str, Any]] = []
+    for secret in ("a long secret", "a long secret", "another secret"):
+        exporter = InMemoryExporter()
+        with ns.Platform(exporters=[exporter], deferred=False, hash_key=secret, hash_identifiers=True):
+            ns.instrument("openai")
+            messages: Any = [
+                {"role": "system", "content": SYSTEM},
+                {"role": "user", "content": f"Question: {CANARY}"},
+            ]
+            with sync_client(server) as client, ns.tenant("acme"):
+                client.chat.completions.create(model="gpt-4o-mini", messages=messages)
+        seen.append(dict(exporter.spans[0].attributes))
+    one, again, other = seen
+    keyed = (
+        names.PROMPT_CHECKSUM,
+        names.PROMPT_PIECES,
+        names.SYSTEM_FINGERPRINT,
+        names.HASH_KEY,
+        names.TENANT,
+    )
+    assert [one[name] for name in keyed] == [again[name] for name in keyed]
+    assert all(one[name] != other[name] for name in keyed)
+    assert one[names.PROMPT_CHECKSUM] != checksum(f"Question: {CANARY}")
+    assert str(one[names.TENANT]).startswith(f"sha256:{one[names.HASH_KEY]}:")
+    assert one[names.PROMPT_CHARACTERS] == other[names.PROMPT_CHARACTERS]
+    assert "a long secret" not in repr(seen)
+
+
 def test_documents_in_the_prompt_are_counted() -> None:
     """Of four retrieved documents two are whole, one is cut, one is missing."""
     structure = Structure()

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from neuronscope import compiled
 from neuronscope.engine.fit import SHORTEST, cut
 from neuronscope.engine.guard import GUARD
+from neuronscope.engine.keys import key_id, key_of
 from neuronscope.engine.propagation import unobserved
 from neuronscope.engine.structure import Structure
 from neuronscope.settings import Settings
@@ -92,10 +93,12 @@ class ContentPolicy:
         self.content = self.content_on_spans or self.content_on_events
         self._hash_identifiers = settings.hash_identifiers
         self.max_length = settings.attribute_max_length
-        self.structure = Structure(on_want=self._keep_texts) if settings.structure else None
+        key = key_of(settings.hash_key)
+        self.structure = Structure(on_want=self._keep_texts, key=key) if settings.structure else None
         self.keeps_texts = self.content or settings.structure
         self._redactor = redactor
-        self._key = os.urandom(16)
+        self._key = key or os.urandom(16)
+        self._hashed_by = f"sha256:{key_id(key)}:" if key else "sha256:"
         self._redactor_rests_until = 0.0
         self.redactions_failed = 0
 
@@ -183,7 +186,7 @@ class ContentPolicy:
 
     def _hash(self, text: str) -> str:
         digest = hmac.new(self._key, text.encode("utf-8", "replace"), hashlib.sha256)
-        return f"sha256:{digest.hexdigest()[:16]}"
+        return f"{self._hashed_by}{digest.hexdigest()[:16]}"
 
     def _fit(self, key: str, value: AttributeValue, truncated: list[str]) -> AttributeValue:
         limit = self.max_length

@@ -3,8 +3,8 @@
 Recorded with content off, so that two recordings can be compared (`neuronscope.diagnosis.comparing`).  The
 service's own texts, system prompts and tool definitions, have a fingerprint of 64 bits.  Whatever may hold a
 user's words has checksums of 12 bits only: one text in 4,096 has the same, so that they tell a changed
-template in a hundred calls.  One alone confirms no guess; those of many lines and the length together can
-(docs/decisions/0012).
+template in a hundred calls.  One alone confirms no guess; those of many lines and the length together can,
+unless they have a key (docs/decisions/0012).
 
 Run by the worker, which keeps the beginnings and ends of lately retrieved documents in memory, bounded.
 """
@@ -20,6 +20,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, Final
 
+from neuronscope.engine.keys import key_id
 from neuronscope.instrumentation import Hit, Request
 from neuronscope.signals import names
 
@@ -49,13 +50,17 @@ class Structure:
 
     Args:
         on_want: told when texts need not be kept any more, and when they must be again.
+        key: of checksums and fingerprints; empty for none.
     """
 
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
         on_want: Callable[[bool], None] = lambda _: None,
+        key: bytes = b"",
     ) -> None:
+        self._key = key
+        self._key_id = key_id(key)
         self._retrieved: OrderedDict[int, list[Document]] = OrderedDict()
         self._admitted: OrderedDict[int, None] = OrderedDict()
         self._clock = clock
@@ -106,24 +111,31 @@ class Structure:
 
     def of_request(self, trace_id: int, request: Request) -> Facts:
         """Attributes of a request that was read with its content."""
+        facts = self._of_request(trace_id, request)
+        if self._key_id and facts:
+            facts[names.HASH_KEY] = self._key_id
+        return facts
+
+    def _of_request(self, trace_id: int, request: Request) -> Facts:
         facts: Facts = {}
+        key = self._key
         if request.inputs:
-            facts |= _inputs(request.inputs)
+            facts |= _inputs(request.inputs, key)
         if request.tools:
             facts[names.TOOLS_FINGERPRINT] = _fingerprint(
-                json.dumps(tool, sort_keys=True, default=str) for tool in request.tools
+                (json.dumps(tool, sort_keys=True, default=str) for tool in request.tools), key
             )
         if request.messages is None and not request.system:
             return facts
         system, said = _texts_of(request)
         if system:
-            facts[names.SYSTEM_FINGERPRINT] = _fingerprint(system)
+            facts[names.SYSTEM_FINGERPRINT] = _fingerprint(system, key)
             facts[names.SYSTEM_CHARACTERS] = sum(map(len, system))
         prompt, characters = _joined(said)
         if prompt:
             facts[names.PROMPT_CHARACTERS] = characters
-            facts[names.PROMPT_CHECKSUM] = checksum(prompt)
-            facts[names.PROMPT_PIECES] = [checksum(piece) for piece in pieces(prompt)]
+            facts[names.PROMPT_CHECKSUM] = checksum(prompt, key)
+            facts[names.PROMPT_PIECES] = [checksum(piece, key) for piece in pieces(prompt)]
         if trace_id in self._retrieved and (prompt or system) and characters <= MAX_CHARACTERS:
             facts |= self._documents(trace_id, f"{_joined(system)[0]}\n{prompt}" if system else prompt)
         return facts
@@ -151,9 +163,12 @@ class Structure:
         }
 
 
-def checksum(text: str) -> int:
-    """Twelve bits: too few to tell which text it was."""
-    return zlib.crc32(text.encode("utf-8", "replace")) & _MASK
+def checksum(text: str, key: bytes = b"") -> int:
+    """Twelve bits: too few to tell which text it was, and with a key no guess can be tested at all."""
+    plain = text.encode("utf-8", "replace")
+    if not key:
+        return zlib.crc32(plain) & _MASK
+    return int.from_bytes(blake2b(plain, digest_size=2, key=key).digest()) & _MASK
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -168,19 +183,19 @@ def pieces(text: str) -> Iterator[str]:
         yield line[: end + 1] if end > 0 else line[:_LINE]
 
 
-def _inputs(inputs: Sequence[str]) -> Facts:
+def _inputs(inputs: Sequence[str], key: bytes) -> Facts:
     text, characters = _joined(inputs)
     first = inputs[0]
     end = first.find(":", 0, _LABEL)
     return {
         names.PROMPT_CHARACTERS: characters,
-        names.PROMPT_CHECKSUM: checksum(text),
-        names.PROMPT_PIECES: [checksum(first[: end + 1])] if end > 0 else [],
+        names.PROMPT_CHECKSUM: checksum(text, key),
+        names.PROMPT_PIECES: [checksum(first[: end + 1], key)] if end > 0 else [],
     }
 
 
-def _fingerprint(texts: Iterable[str]) -> str:
-    digest = blake2b(digest_size=8)
+def _fingerprint(texts: Iterable[str], key: bytes) -> str:
+    digest = blake2b(digest_size=8, key=key)
     for text in texts:
         digest.update(text.encode("utf-8", "replace"))
         digest.update(b"\n")

@@ -303,6 +303,9 @@ PROMPT_CHECKSUM: Final = _attribute(
 PROMPT_PIECES: Final = _attribute(
     "neuronscope.prompt.pieces", "int[]", "Checksums of 12 bits of a prompt's lines and labels, in order."
 )
+HASH_KEY: Final = _attribute(
+    "neuronscope.hash.key", "string", "Which key these checksums and fingerprints have; absent without one."
+)
 PROMPT_DOCUMENTS_RETRIEVED: Final = _attribute(
     "neuronscope.prompt.documents.retrieved", "int", "Documents that searches in the same trace had found."
 )

@@ -74,7 +74,7 @@ CALL_NUMBERS: Final = (
 CALL_LABELS: Final = (
     "trace", "operation", "provider", "model", "answered_by", "backend", "address", "finish", "end", "error",
     "parameters", "system", "tools", "pieces", "route", "stored_as", "wrapped", "adapters", "edits",
-    "weights", "dtype", "kernels", "fidelity", "in_process", "watched",
+    "weights", "dtype", "kernels", "key", "fidelity", "in_process", "watched",
 )  # fmt: skip
 REQUEST_NUMBERS: Final = ("duration", "wait", "own", "status", "start", "weight", "spans")
 REQUEST_LABELS: Final = ("trace", "route", "error", "service")
@@ -112,7 +112,7 @@ class Columns:
         snapshots: full tensors by model; their values can be read while the recording is open.
         resources: resource attributes, and how many spans have them.
         events: what the agent told about itself: how often each name.
-        untraced: spans without a root in the recording.
+        hashed, keys_differ: identifiers, or checksums of prompts, have a key that the other side's have not.
     """
 
     searches: Table = field(default_factory=lambda: Table(SEARCH_NUMBERS, SEARCH_LABELS))
@@ -134,6 +134,7 @@ class Columns:
     sampled: bool = False
     weight: float = 0.0
     hashed: bool = False
+    keys_differ: bool = False
     damage: list[str] = field(default_factory=list[str])
 
     @property

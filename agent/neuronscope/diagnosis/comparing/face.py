@@ -11,6 +11,7 @@ from typing import Any
 from neuronscope.diagnosis.comparing.case import Case
 from neuronscope.diagnosis.comparing.columns import Columns
 from neuronscope.diagnosis.comparing.detectors import DETECTORS
+from neuronscope.diagnosis.comparing.keys import settle_keys
 from neuronscope.diagnosis.comparing.pairs import find_pairs
 from neuronscope.diagnosis.comparing.ranking import rank
 from neuronscope.diagnosis.comparing.reading import Reader, Source, Window
@@ -59,6 +60,7 @@ def conclude(
     columns: tuple[Columns, Columns], sides: tuple[Side, Side], progress: Callable[[int, int], None]
 ) -> Comparison:
     """The comparison of two sides that have been read."""
+    settle_keys(*columns)
     pairs, pairing = find_pairs(*columns)
     case = Case(*columns, pairs)
     found: list[Cause] = []

@@ -73,6 +73,7 @@ _CALL_TEXTS: Final = (
     ("dtype", names.MODEL_DTYPE),
     ("fidelity", names.FIDELITY),
     ("watched", names.MODEL_NAME),
+    ("key", names.HASH_KEY),
 )
 _CALL_LISTS: Final = (
     ("finish", names.FINISH_REASONS),
@@ -133,10 +134,7 @@ def _add_search(side: Columns, span: SpanRecord, attributes: Mapping[str, Any], 
     add["filtered"].append(bool(get(names.RETRIEVAL_FILTERED)))
     add["fingerprint"].append(_text(get(names.QUERY_FINGERPRINT)))
     add["embedder"].append(_text(get(names.EMBEDDER_FINGERPRINT)))
-    ids = _list(get(names.RETRIEVAL_IDS))
-    if ids and not side.hashed and str(ids[0]).startswith("sha256:"):
-        side.hashed = True
-    add["ids"].append(ids)
+    add["ids"].append(_list(get(names.RETRIEVAL_IDS)))
     add["scores"].append(tuple(map(_number, _list(get(names.RETRIEVAL_SCORES)))))
     stages = _list(get(names.RETRIEVAL_STAGES))
     add["stages"].append(

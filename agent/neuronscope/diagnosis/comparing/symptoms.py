@@ -154,9 +154,16 @@ def untold(case: Case) -> Iterator[Untold]:
     if any(side.hashed for side in case.sides):
         yield Untold(
             Kind.INDEX_LOST,
-            "document ids are hashed with a key that each process draws for itself",
-            "recordings without NEURONSCOPE_HASH_IDENTIFIERS",
+            "names of collections and documents are hashed with keys that differ",
+            "the same NEURONSCOPE_HASH_KEY on both sides",
         )
+    if any(side.keys_differ for side in case.sides):
+        for kind in (Kind.PROMPT_CHANGED, Kind.SYSTEM_PROMPT_CHANGED, Kind.TOOLS_CHANGED):
+            yield Untold(
+                kind,
+                "checksums of prompts have keys that differ, and are not compared",
+                "the same NEURONSCOPE_HASH_KEY on both sides",
+            )
     searched = all(len(side.searches) for side in case.sides)
     if searched and not any(any(side.searches.labels("ids")) for side in case.sides):
         yield Untold(Kind.INDEX_LOST, "the store's client does not tell document ids")
