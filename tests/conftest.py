@@ -1,4 +1,4 @@
-"""Every test runs with the guard re-raising, and leaves no platform, patch or provider behind."""
+"""Every test runs with the guard re-raising, and leaves no platform, patch, provider or garbage behind."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from opentelemetry import trace
 from opentelemetry.util._once import Once
 
@@ -19,6 +20,9 @@ from neuronscope.engine.invocation import Invocation
 from neuronscope.engine.span_metrics import SpanMetrics
 from neuronscope.signals.records import SpanRecord
 
+# The same examples in every run, without limits of time; `--hypothesis-profile=default` looks for new ones.
+settings.load_profile("ci")
+
 
 def pytest_configure() -> None:
     """Programs that tests start answer Ctrl-C, also where a shell started us ignoring it, as behind `&`."""
@@ -28,6 +32,15 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish() -> None:
     """Collections look at what tests make, not at two million objects of the libraries they import."""
+    collect_garbage()
+
+
+def collect_garbage() -> None:
+    """Collect what there is; later collections do not look at what is left, so they take a millisecond.
+
+    What a test has dropped in a cycle, a connection say, is told at this test, each time.  Left to the
+    collector, it would be told at whatever test is running when its time has come: never the same one.
+    """
     gc.collect()
     gc.freeze()
 
@@ -43,6 +56,14 @@ def clean_process() -> Iterator[None]:
     ENGINE.stop(1.0)
     platform.forget()
     reset_tracer_provider()
+    collect_garbage()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def clean_module() -> Iterator[None]:
+    """What a module's fixtures have left is told within the module."""
+    yield
+    collect_garbage()
 
 
 @pytest.fixture(autouse=True)

@@ -85,12 +85,11 @@ def anthropic_server() -> Iterator[FakeAnthropic]:
 @pytest.fixture(scope="module", autouse=True)
 def loop() -> Iterator[None]:
     """One event loop for the module: LiteLLM keeps its clients, and the loop that they were made in."""
-    gc.collect()
-    gc.freeze()  # what the other tests hold is not looked at again and again
     yield
     RUNNER.run(cleanup.close_litellm_async_clients())
     RUNNER.close()
-    gc.unfreeze()
+    litellm.in_memory_llm_clients_cache.flush_cache()
+    gc.collect()  # what goes now may go without a word
 
 
 @pytest.fixture(autouse=True)

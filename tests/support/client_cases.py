@@ -217,23 +217,12 @@ def impatient(seconds: float = 0.08) -> Generator[None]:
         _TIMEOUT_S.reset(token)
 
 
-@contextmanager
-def young_garbage() -> Generator[None]:
-    """Full collections look at what is made inside only: the libraries' million objects cost 0.4 s each."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 def observe(
     case: ClientCase, mode: Mode, scenario: Callable[[Any, FakeProvider], Any], server: FakeProvider
 ) -> Outcome:
     """Run a scenario once."""
     server.clear()
     with (
-        young_garbage(),
         captured_logs() as logs,
         agent(mode, case.name) as exporter,
         case.sync(server) as client,
@@ -262,7 +251,7 @@ def observe_async(
                 return plain(error)
 
     server.clear()
-    with young_garbage(), captured_logs() as logs, agent(mode, case.name) as exporter:
+    with captured_logs() as logs, agent(mode, case.name) as exporter:
         value = asyncio.run(run())
         gc.collect()
     return Outcome(value, wire(server), logs, exporter.spans)
