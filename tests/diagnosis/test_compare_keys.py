@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -44,9 +44,8 @@ def hashed(service: Service, process: str, key: str = "") -> list[SpanRecord]:
     def value(name: str, known: Any) -> Any:
         if name not in LABELS:
             return known
-        return (
-            [one(str(text)) for text in cast("list[Any]", known)] if isinstance(known, list) else one(known)
-        )
+        texts: list[str] = known if name == names.RETRIEVAL_IDS else []
+        return [one(text) for text in texts] or one(str(known))
 
     return [_rewritten(span, value, {}) for span in service.spans()]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from neuronscope import platform
+from neuronscope.diagnosis.asking import Documents
 from neuronscope.diagnosis.canaries import Canaries, Search
 from neuronscope.diagnosis.embedders import SAME, TWIN, EmbedTexts
 from neuronscope.diagnosis.findings import Finding
-from neuronscope.diagnosis.watch import Documents
 
 
 def watch_canaries(
