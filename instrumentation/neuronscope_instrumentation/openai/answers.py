@@ -42,6 +42,7 @@ _TOKENS: Final = (
     "prompt_tokens", "input_tokens", COUNT,
     "completion_tokens", "output_tokens", COUNT,
     "prompt_cache_hit_tokens", "cache_read_tokens", COUNT,  # DeepSeek's; others' details win
+    "cached_tokens", "cache_read_tokens", COUNT,  # Moonshot's
 )  # fmt: skip
 _SENT: Final = (
     "cached_tokens", "cache_read_tokens", COUNT,
@@ -58,8 +59,8 @@ _ALL_USAGE: Final = (
     "prompt_tokens_details", _SENT + SENT, INTO,
     "completion_tokens_details", _RECEIVED + RECEIVED, INTO,
 )  # fmt: skip
+_TOTAL: Final = "total_tokens"
 _BY_MODALITY: Final = ("prompt_tokens_details", SENT, INTO, "completion_tokens_details", RECEIVED, INTO)
-_COMPLETION: Final = (*_HEAD, "usage", _USAGE, INTO)
 _CHOICE: Final = (
     "finish_reason", "finish_reason", TEXT,
     "logprobs", "logprobs", TRUTH,
@@ -96,14 +97,31 @@ def read_chat(result: Any, content: bool) -> Response:
         if content:
             messages.append(read_message(choice.get("message"), reason))
     reported = completion.get("usage")
+    facts = pick(completion, _HEAD)
     if reported is not None:
         extra.update(usage_by_modality(reported))
-    facts = pick(completion, _COMPLETION)
+        facts.update(usage(reported))
     return Response(**facts, finish_reasons=reasons or None, messages=messages or None, extra=extra)
 
 
-# `read_chat` of one choice without content that tells nothing beside its message.
-tell_chat: Final = teller(response_table(("choices", _USUAL_CHOICE, ONE, *_HEAD, "usage", _ALL_USAGE, INTO)))
+_tell: Final = teller(
+    response_table((
+        "choices", _USUAL_CHOICE, ONE,
+        *_HEAD,
+        "usage", (*_ALL_USAGE, _TOTAL, _TOTAL, COUNT), INTO,
+    ))
+)  # fmt: skip
+
+
+def tell_chat(attributes: dict[str, Any], result: Any) -> bool:
+    """`read_chat` of one choice without content that tells nothing beside its message."""
+    told = _tell(attributes, result)
+    total = attributes.pop(_TOTAL, None)
+    sent, received = attributes.get(names.INPUT_TOKENS), attributes.get(names.OUTPUT_TOKENS)
+    if total is not None and sent is not None and received is not None and total > sent + received:
+        cached, reasoning = attributes.get(names.CACHE_READ_TOKENS), attributes.get(names.REASONING_TOKENS)
+        attributes[names.OUTPUT_TOKENS] = received + _uncounted(total - sent - received, cached, reasoning)
+    return told
 
 
 def _add_answer(extra: dict[str, Any], told: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
@@ -132,7 +150,24 @@ def head(completion: Any) -> dict[str, Any]:
 
 def usage(reported: Any) -> dict[str, Any]:
     """Token counts as the provider reported them: `prompt_tokens` includes cached ones."""
-    return pick(fields(reported), _USAGE)
+    told = fields(reported)
+    facts, total = pick(told, _USAGE), count(told.get(_TOTAL))
+    sent, received = facts.get("input_tokens"), facts.get("output_tokens")
+    if total is not None and sent is not None and received is not None and total > sent + received:
+        cached, reasoning = facts.get("cache_read_tokens"), facts.get("reasoning_tokens")
+        facts["output_tokens"] = received + _uncounted(total - sent - received, cached, reasoning)
+    return facts
+
+
+def _uncounted(surplus: int, cached: int | None, reasoning: int | None) -> int:
+    """Tokens of reasoning that `completion_tokens` leaves out, though `total_tokens` has them.
+
+    xAI tells how many these were, Gemini does not; for either they are output, and billed as such.  A surplus
+    that may be something else stays out.
+    """
+    if reasoning:
+        return surplus if surplus == reasoning else 0
+    return 0 if cached else surplus
 
 
 def usage_by_modality(reported: Any) -> dict[str, int]:

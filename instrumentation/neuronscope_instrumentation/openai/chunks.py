@@ -36,7 +36,8 @@ class _Choice:
     text: list[str] = field(default_factory=list[str])
     reasoning: list[str] = field(default_factory=list[str])
     refusal: list[str] = field(default_factory=list[str])
-    tools: dict[Any, _Tool] = field(default_factory=dict[Any, _Tool])
+    tools: list[_Tool] = field(default_factory=list[_Tool])
+    latest: dict[Any, _Tool] = field(default_factory=dict[Any, _Tool])  # by index
     refused: bool = False
     logprobs: bool = False
 
@@ -47,7 +48,7 @@ class _Choice:
         for kind, pieces in (("reasoning", self.reasoning), ("text", self.text), ("refusal", self.refusal)):
             if pieces:
                 yield {"type": kind, "content": "".join(pieces)}
-        for tool in self.tools.values():
+        for tool in self.tools:
             yield tool_call(tool.id, tool.name, "".join(tool.arguments))
 
 
@@ -89,10 +90,18 @@ def fold_chat_chunk(so_far: Response, chunk: Any, content: bool) -> Response:
     if told:
         changes.update(_facts(streamed))
     reported = seen.get("usage")
+    if reported is None and told:
+        reported = _usage_elsewhere(seen)
     if reported is not None:
         changes.update(usage(reported))
         changes["extra"] = {**changes.get("extra", streamed.extra), **usage_by_modality(reported)}
     return replace(streamed, **changes) if changes else streamed
+
+
+def _usage_elsewhere(chunk: Mapping[str, Any]) -> Any:
+    """Usage where Groq and Moonshot have it: beside the choices, and in the one that ends."""
+    inside = (read(choice, "usage") for choice in items(chunk.get("choices")))
+    return next((each for each in (read(chunk.get("x_groq"), "usage"), *inside) if each is not None), None)
 
 
 def _start(content: bool) -> StreamedChat:
@@ -104,8 +113,7 @@ def _facts(streamed: StreamedChat) -> dict[str, Any]:
     """What the choices so far tell without their content."""
     choices = [streamed.choices[index] for index in sorted(streamed.choices)]
     extra = {
-        names.TOOLS_CALLED: [tool.name for each in choices for tool in each.tools.values() if tool.name]
-        or None,
+        names.TOOLS_CALLED: [tool.name for each in choices for tool in each.tools if tool.name] or None,
         names.REFUSED: any(each.refused for each in choices) or None,
         names.LOGPROBS: any(each.logprobs for each in choices) or None,
     }
@@ -154,11 +162,16 @@ def _fold_tools(choice: _Choice, delta: Mapping[str, Any], content: bool) -> boo
 
 
 def _fold_tool(choice: _Choice, index: Any, call: Any, content: bool) -> None:
-    tool = choice.tools.setdefault(index, _Tool())
     function, custom = read(call, "function"), read(call, "custom")
     body = function if function is not None else custom
-    tool.id = text(read(call, "id")) or tool.id
-    tool.name = text(read(body, "name")) or tool.name
+    identifier, name = text(read(call, "id")), text(read(body, "name"))
+    tool = choice.latest.get(index)
+    # Gemini begins every call at the same index; others repeat id or name, or give each piece another id.
+    if tool is None or (name and identifier and tool.id and identifier != tool.id):
+        tool = choice.latest[index] = _Tool()
+        choice.tools.append(tool)
+    tool.id = tool.id or identifier
+    tool.name = name or tool.name
     piece = text(read(body, "arguments" if function is not None else "input")) if content else None
     if piece is not None:
         tool.arguments.append(piece)
