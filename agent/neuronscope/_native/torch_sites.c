@@ -209,33 +209,36 @@ set_input(NsSite *self, PyObject *value, void *Py_UNUSED(closure))
 
 /* --- sites below -------------------------------------------------------------------------------------- */
 
-/* A child that has been asked for before; NULL without an error: Python's to find. */
-static PyObject *
-known(NsSite *self, PyObject *key)
+PyObject *
+ns_known(PyObject *run, PyObject *names, PyObject *key)
 {
-    PyObject *path = self->names == NULL || !PyDict_Check(self->names)
-                         ? NULL
-                         : PyDict_GetItemWithError(self->names, key);
-    return path == NULL ? NULL : ns_found(self->run, path);
+    PyObject *path = names == NULL || !PyDict_Check(names) ? NULL : PyDict_GetItemWithError(names, key);
+    return path == NULL ? NULL : ns_found(run, path);
+}
+
+PyObject *
+ns_attribute(PyObject *self, PyObject *run, PyObject *names, PyObject *name)
+{
+    PyObject *found = ns_known(run, names, name);
+    if (found != NULL || PyErr_Occurred())
+        return found;
+    found = PyObject_GenericGetAttr(self, name);
+    if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return found;
+    PyErr_Clear();
+    return PyObject_CallMethodObjArgs(self, missing_name, name, NULL);
 }
 
 static PyObject *
 get_attribute(NsSite *self, PyObject *name)
 {
-    PyObject *found = known(self, name);
-    if (found != NULL || PyErr_Occurred())
-        return found;
-    found = PyObject_GenericGetAttr((PyObject *)self, name);
-    if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
-        return found;
-    PyErr_Clear();
-    return PyObject_CallMethodObjArgs((PyObject *)self, missing_name, name, NULL);
+    return ns_attribute((PyObject *)self, self->run, self->names, name);
 }
 
 static PyObject *
 get_item(NsSite *self, PyObject *key)
 {
-    PyObject *found = PyUnicode_Check(key) || PyLong_CheckExact(key) ? known(self, key) : NULL;
+    PyObject *found = PyUnicode_Check(key) || PyLong_CheckExact(key) ? ns_known(self->run, self->names, key) : NULL;
     if (found != NULL || PyErr_Occurred())
         return found;
     return PyObject_CallMethodObjArgs((PyObject *)self, child_name, key, NULL);

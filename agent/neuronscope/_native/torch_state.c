@@ -3,6 +3,7 @@
  * Asked before every turn.  Where `interventions.direct` has found and tried the functions of torch's libraries behind
  * those that Python sees, they are called; else Python's, resolved once and called as the interpreter would. */
 #include "turns.h"
+#include <string.h>
 
 /* In the order in which `bind_state` takes them. */
 enum { CURRENT, GRAD, INFERENCE, FUNCTIONS, DISPATCH, NEST, UNNEST, FUNCTIONS_ON, HOOKS, TRANSFORM, ENGINE, DYNAMO,

@@ -6,26 +6,22 @@ typedef struct {
     PyObject *run;
 } Trace;
 
-static PyObject *item_name, *missing_name;
+static PyObject *item_name;
 
 NS_COLLECTED(Trace, trace, run, 1)
 
-/* A child of the model's that has been asked for before; NULL without an error: Python's to find. */
+/* Paths of the model's children that have been asked for; NULL: the trace has no run. */
 static PyObject *
-known(Trace *self, PyObject *name)
+names(Trace *self)
 {
-    if (self->run == NULL || !PyObject_TypeCheck(self->run, ns_run_type))
-        return NULL;
-    PyObject *names = ((NsRun *)self->run)->names;
-    PyObject *path = names == NULL || !PyDict_Check(names) ? NULL : PyDict_GetItemWithError(names, name);
-    return path == NULL ? NULL : ns_found(self->run, path);
+    return self->run == NULL || !PyObject_TypeCheck(self->run, ns_run_type) ? NULL : ((NsRun *)self->run)->names;
 }
 
 static PyObject *
 get_item(Trace *self, PyObject *key)
 {
     PyObject *found = PyUnicode_Check(key)      ? ns_found(self->run, key)
-                      : PyLong_CheckExact(key) ? known(self, key)
+                      : PyLong_CheckExact(key) ? ns_known(self->run, names(self), key)
                                                : NULL;
     if (found != NULL || PyErr_Occurred())
         return found;
@@ -35,14 +31,7 @@ get_item(Trace *self, PyObject *key)
 static PyObject *
 get_attribute(Trace *self, PyObject *name)
 {
-    PyObject *found = known(self, name);
-    if (found != NULL || PyErr_Occurred())
-        return found;
-    found = PyObject_GenericGetAttr((PyObject *)self, name);
-    if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
-        return found;
-    PyErr_Clear();
-    return PyObject_CallMethodObjArgs((PyObject *)self, missing_name, name, NULL);
+    return ns_attribute((PyObject *)self, self->run, names(self), name);
 }
 
 static PyMemberDef members[] = {{"_run", T_OBJECT_EX, offsetof(Trace, run), 0, NULL}, {NULL, 0, 0, 0, NULL}};
@@ -58,8 +47,7 @@ static PyType_Spec spec = {"neuronscope._native.TraceTurns", sizeof(Trace), 0, N
 int
 ns_add_traces(PyObject *module)
 {
-    if ((item_name = PyUnicode_InternFromString("_item")) == NULL ||
-        (missing_name = PyUnicode_InternFromString("_missing")) == NULL)
+    if ((item_name = PyUnicode_InternFromString("_item")) == NULL)
         return -1;
     PyObject *type = PyType_FromSpec(&spec);
     int done = type == NULL ? -1 : PyModule_AddObjectRef(module, "TraceTurns", type);

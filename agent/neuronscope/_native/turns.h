@@ -50,6 +50,10 @@ PyObject *ns_found(PyObject *run, PyObject *path); /* its site, watched; NULL wi
 /* torch_sites.c */
 NsRun *ns_run_of(NsSite *site);
 int ns_pause(NsRun *run); /* the model's side: the body's turn */
+/* The site that `names` says a key is, if it has been asked for before; NULL without an error: Python's to find. */
+PyObject *ns_known(PyObject *run, PyObject *names, PyObject *key);
+/* An attribute of a site or a trace: such a site, what the object has itself, or what `_missing` gives. */
+PyObject *ns_attribute(PyObject *self, PyObject *run, PyObject *names, PyObject *name);
 
 /* torch_visits.c */
 PyObject *ns_visit(NsSite *site, PyObject *args, PyObject *kwargs);

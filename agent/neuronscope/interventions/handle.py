@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from neuronscope.exceptions import AdapterNotFoundError
 from neuronscope.interventions.backend import InterveningBackend, Interventions, Trace
 from neuronscope.interventions.edits import Edits
-from neuronscope.interventions.options import Options
+from neuronscope.interventions.options import PLAIN, Options
 from neuronscope.interventions.plans import Plan, PlanResult, run_plan
 from neuronscope.interventions.views import View
 
@@ -30,7 +30,7 @@ class Intervening:
     tokenizer: Any = None
     call: Callable[..., Any] | None = None
     _adapter: BackendAdapter
-    _options: Options = Options()
+    _options: Options = PLAIN
 
     @cached_property
     def _interventions(self) -> Interventions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +21,6 @@ class Options:
     eager: bool = False
     unfuse: bool = False
     fake: bool = False
+
+
+PLAIN: Final = Options()

@@ -43,6 +43,7 @@ from neuronscope_instrumentation.torch.outputs import tensor_leaves
 if TYPE_CHECKING:
     from neuronscope_instrumentation.torch.interventions.sites import Site
 
+_NOTHING: Final[Mapping[str, Any]] = {}
 _PATIENCE: Final = 100  # how often a model is told to end that goes on instead
 _CHECKPOINT: Final = "torch/utils/checkpoint.py"
 
@@ -137,7 +138,7 @@ class Run(RunTurns):
         self.grad = self.in_grad_mode
         self.inference = inference_enabled()
         self._autocast = threadstate.autocast_state()
-        if self._apart() or threadstate.any_autocast():
+        if self.apart() or threadstate.any_autocast():
             self._waiting, self.grad = threadstate.capture(), None
         _local.open.runs[id(self)] = weakref.ref(self)
 
@@ -165,10 +166,6 @@ class Run(RunTurns):
             self.to_body()
         finally:
             set_dynamo(compiler)
-
-    def _apart(self) -> bool:
-        """Must the thread's state be looked at more closely?"""
-        return threadstate.differs(self.grad, self.inference)
 
     def turn(self, *, to_model: bool, ending: bool = False) -> None:
         """Exchange the two sides' thread states, which may differ."""
@@ -218,7 +215,7 @@ class Run(RunTurns):
 
     def _main(self) -> None:
         call, args, kwargs = self._call, self._args, self._kwargs
-        self._call, self._args, self._kwargs = None, (), dict[str, Any]()
+        self._call, self._args, self._kwargs = None, (), _NOTHING
         try:
             assert call is not None
             self.result = call(*args, **kwargs)
@@ -227,7 +224,7 @@ class Run(RunTurns):
             self.finished = True
             self._at_no_site()
             del call, args, kwargs
-            if self._apart():
+            if self.apart():
                 self.turn(to_model=False, ending=True)
 
     def _at_no_site(self) -> None:
@@ -261,7 +258,7 @@ class Run(RunTurns):
             if self.finished:
                 return
             self._versions = None
-            if self._apart():
+            if self.apart():
                 self.turn(to_model=True, ending=True)
             self.greenlet.throw(greenlet.GreenletExit)
         raise InterventionError("the model does not let itself be stopped: it catches GreenletExit")

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.interventions.errors import WrongValueError
-from neuronscope.interventions.options import Options
+from neuronscope.interventions.options import PLAIN, Options
 from neuronscope.interventions.views import View
 from neuronscope_instrumentation.torch import slots
 from neuronscope_instrumentation.torch.interventions import describe, ops, text, values
@@ -34,12 +34,12 @@ class TorchInterventions:
         method: str | Callable[..., Any] | None,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        options: Options = Options(),  # noqa: B008  a frozen value
+        options: Options = PLAIN,
     ) -> Trace:
         """A trace of one call."""
         prepare_slots()
         call = self._callable(method)
-        if options != _PLAIN:
+        if options is not PLAIN:
             call = _Differently(call, options)
         return Trace(self._tree, call, args, kwargs)
 
@@ -140,9 +140,6 @@ def _edited(output: Any, edit: Callable[[Any], Any], path: str) -> Any:
     if why is not None:
         raise WrongValueError(why)
     return output if new is first else values.replace_first(output, new)
-
-
-_PLAIN = Options()
 
 
 class _Differently:

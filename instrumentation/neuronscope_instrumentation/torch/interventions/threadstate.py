@@ -33,7 +33,8 @@ grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
 inference_enabled: Final[Callable[[], bool]] = torch.is_inference_mode_enabled
 function_modes: Final[Callable[[], int]] = _C._len_torch_function_stack
 dispatch_modes: Final[Callable[[], int]] = _C._len_torch_dispatch_stack
-any_autocast: Final[Callable[[], bool]] = getattr(_C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
+_of_any_device: Final[Callable[[], bool] | None] = getattr(_C, "_is_any_autocast_enabled", None)
+any_autocast: Final[Callable[[], bool]] = _of_any_device or torch.is_autocast_enabled
 # Whether autocast is on costs 110 to 240 ns to ask; how deep its contexts are nested, in either state, 60 ns.
 nest_autocast: Final[Callable[[], int]] = torch.autocast_increment_nesting
 autocasting: Final[Callable[[], int]] = torch.autocast_decrement_nesting
@@ -106,10 +107,12 @@ def capture() -> ThreadState:
 
 def autocast_state() -> tuple[Any, ...]:
     """Whether autocast is on for each device, the dtype it casts to, and whether casts are kept."""
+    kept = torch.is_autocast_cache_enabled()
+    if _of_any_device is not None and not _of_any_device():
+        return (*[(False, torch.get_autocast_dtype(name)) for name in _devices()], kept)
     return (
-        *((torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in _devices()),
-        torch.is_autocast_cache_enabled(),
-    )
+        *[(torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in _devices()], kept,
+    )  # fmt: skip
 
 
 def change(now: ThreadState, then: ThreadState, inference: InferenceSide) -> None:
