@@ -3,7 +3,7 @@
 #include <time.h>
 
 /* What of a pipeline, as `Pipeline.ours` lists it. */
-enum { PROVIDER, PROCESSORS, IDS, OURS_END };
+enum { PROVIDER, PROCESSORS, IDS, ROOT, FOLLOWS, OURS_END };
 
 enum { ADDRESS = 1 }; /* in a `Peer` */
 
@@ -79,6 +79,7 @@ let_go(Begun *begun)
 {
     Py_XDECREF(begun->quick);
     Py_XDECREF(begun->ids);
+    Py_XDECREF(begun->flags);
     Py_XDECREF(begun->current);
     Py_XDECREF(begun->around);
     Py_XDECREF(begun->arguments);
@@ -88,7 +89,7 @@ let_go(Begun *begun)
 
 /* --- is there nothing but the usual to be done?  0: Python decides ---------------------------------------- */
 
-/* Is the pipeline ours, and does it sample all?  Then there are ids to take. */
+/* Is the pipeline ours, and is something known of its sampler?  Then there are ids to take. */
 static int
 is_ours(Entry *self, Begun *begun)
 {
@@ -103,6 +104,8 @@ is_ours(Entry *self, Begun *begun)
         } else if (provider == PyTuple_GetItem(ours, PROVIDER)) {
             processors = GET(PyTuple_GetItem(ours, PROCESSORS), _span_processors);
             begun->ids = Py_NewRef(PyTuple_GetItem(ours, IDS));
+            begun->flags = Py_NewRef(PyTuple_GetItem(ours, ROOT));
+            begun->follows = PyTuple_GetItem(ours, FOLLOWS) == Py_True;
             is = processors == NULL ? -1 : PyTuple_Check(processors) && PyTuple_Size(processors) == 1;
             Py_XDECREF(processors);
         }
@@ -140,6 +143,20 @@ is_usual_context(Entry *self, Begun *begun)
     return PyTuple_Size(around) == IDENTITY_SIZE && PyTuple_GetItem(around, VALID) == Py_True;
 }
 
+/* Is it known, without asking the sampler, whether the call is sampled?  Then `flags` says it. */
+static int
+is_sampling_known(Entry *self, Begun *begun)
+{
+    if (begun->around == NULL || !begun->follows)
+        return begun->flags != Py_None;
+    long flags = PyLong_AsLong(PyTuple_GetItem(begun->around, FLAGS));
+    if (flags == -1 && PyErr_Occurred())
+        return -1;
+    Py_DECREF(begun->flags);
+    begun->flags = Py_NewRef(TOOL(self, flags & 1 ? SAMPLED : NOT_SAMPLED));
+    return 1;
+}
+
 static int
 is_usual(Entry *self, PyObject *args, Begun *begun)
 {
@@ -157,7 +174,9 @@ is_usual(Entry *self, PyObject *args, Begun *begun)
     if ((is = is_ours(self, begun)) <= 0)
         return is;
     begun->current = PyObject_CallNoArgs(TOOL(self, CURRENT_GET));
-    return begun->current == NULL ? -1 : is_usual_context(self, begun);
+    if (begun->current == NULL || (is = is_usual_context(self, begun)) < 0)
+        return -1;
+    return is == 0 ? 0 : is_sampling_known(self, begun);
 }
 
 /* Take over a name; whether it is one, -1 with an exception. */

@@ -43,11 +43,12 @@ int ns_entry_ready(void);
 /* What the usual way needs to know; all references are held. */
 typedef struct {
     int64_t started;
-    PyObject *quick, *ids, *current, *around, *arguments, *snapshot, *name;
+    int follows; /* children are sampled if their parents are */
+    PyObject *flags, *quick, *ids, *current, *around, *arguments, *snapshot, *name;
 } Begun;
 
-/* A `SpanContext`, which is a tuple: the place of its last field, and how many it has. */
-enum { VALID = 5, IDENTITY_SIZE = 6 };
+/* A `SpanContext`, which is a tuple: the places of some of its fields, and how many it has. */
+enum { FLAGS = 3, STATE = 4, VALID = 5, IDENTITY_SIZE = 6 };
 
 /* Open a call in the usual way; the budget is told, and its context is the current one. */
 PyObject *ns_open_usual(Entry *self, Begun *begun); /* entry_open.c */

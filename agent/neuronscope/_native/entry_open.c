@@ -1,7 +1,7 @@
 /* What is opened where a call begins: its identity, its span, its context, and the call itself. */
 #include "entry.h"
 
-enum { BOTH_IDS = 192, ONE_ID = 64, FLAGS = 3, STATE = 4 };
+enum { BOTH_IDS = 192, ONE_ID = 64 };
 
 static PyObject *both_ids, *one_id;
 
@@ -38,21 +38,16 @@ identity(Entry *self, PyObject *trace, PyObject *span, PyObject *flags, PyObject
 
 /* The identity of a child of `around`; takes the reference of its id. */
 static PyObject *
-child_identity(Entry *self, PyObject *around, PyObject *id)
+child_identity(Entry *self, Begun *begun, PyObject *id)
 {
+    PyObject *around = begun->around;
     int some = PyObject_IsTrue(id);
-    if (some == 0) {
+    if (some <= 0) {
         Py_DECREF(id);
-        if ((id = PyLong_FromLong(1)) == NULL)
+        if (some < 0 || (id = PyLong_FromLong(1)) == NULL)
             return NULL;
     }
-    long flags = some < 0 ? -1 : PyLong_AsLong(PyTuple_GetItem(around, FLAGS));
-    if (flags == -1 && PyErr_Occurred()) {
-        Py_DECREF(id);
-        return NULL;
-    }
-    PyObject *sampled = TOOL(self, flags & 1 ? SAMPLED : NOT_SAMPLED);
-    return identity(self, Py_NewRef(PyTuple_GetItem(around, 0)), id, sampled, PyTuple_GetItem(around, STATE));
+    return identity(self, Py_NewRef(PyTuple_GetItem(around, 0)), id, begun->flags, PyTuple_GetItem(around, STATE));
 }
 
 /* A new identity: a child of `around`, or the root of a trace. */
@@ -67,13 +62,13 @@ new_identity(Entry *self, Begun *begun)
     if (drawn == NULL)
         return NULL;
     if (begun->around != NULL)
-        return child_identity(self, begun->around, drawn);
+        return child_identity(self, begun, drawn);
     both = ns_split_ids(NULL, drawn);
     Py_DECREF(drawn);
     if (both == NULL)
         return NULL;
     made = identity(self, Py_NewRef(PyTuple_GetItem(both, 0)), Py_NewRef(PyTuple_GetItem(both, 1)),
-                    TOOL(self, SAMPLED), TOOL(self, NO_STATE));
+                    begun->flags, TOOL(self, NO_STATE));
     Py_DECREF(both);
     return made;
 }

@@ -165,13 +165,13 @@ class Opener:
         around = parent.get_span_context() if parent is not trace.INVALID_SPAN else None
         if around is not None and not around.is_valid:
             around = None
-        if provider is None and pipeline.samples_all:
+        flags = pipeline.sampling.flags(around) if provider is None else None
+        if flags is not None:
             ids = pipeline.ids
             if around is None:
                 trace_id, span_id = ids.generate_both()
-                context = identity(trace_id, span_id, SAMPLED, NO_STATE)
+                context = identity(trace_id, span_id, flags, NO_STATE)
             else:
-                flags = SAMPLED if around.trace_flags & SAMPLED else NOT_SAMPLED
                 context = identity(around.trace_id, ids.generate_span_id(), flags, around.trace_state)
             span = LightSpan(name, context, around, kind, library, clock.wall_ns())
             if TENANT in current or self._tenant_baggage:

@@ -10,7 +10,7 @@ brings: created, filled and ended inline, in its pipeline.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -19,14 +19,23 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, DEFAULT_ON, ParentBased, Sampler, StaticSampler
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    DEFAULT_ON,
+    ParentBased,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    StaticSampler,
+)
+from opentelemetry.trace import SpanContext, TraceFlags
 
 from neuronscope._version import __version__
 from neuronscope.engine.environment import environment
 from neuronscope.engine.filling import set_attributes
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.ids import PrivateIdGenerator
-from neuronscope.engine.opening import OURS
+from neuronscope.engine.opening import NOT_SAMPLED, OURS, SAMPLED
 from neuronscope.engine.others import LeftOut, is_same_call
 from neuronscope.engine.propagation import unobserved
 from neuronscope.engine.span import LightSpan
@@ -127,6 +136,41 @@ def takes_in(span: Any) -> bool:
     return any(type(processor) is _Intake for processor in processors)
 
 
+class Sampling(NamedTuple):
+    """What a sampler decides, as far as that is known without asking it.
+
+    Attributes:
+        root: whether a trace that begins here is sampled; None: the sampler has to be asked.
+        follows: a child is sampled if its parent is.
+    """
+
+    root: TraceFlags | None
+    follows: bool
+
+    def flags(self, parent: SpanContext | None) -> TraceFlags | None:
+        """Whether a child of `parent` (None: a new trace) is sampled; None: the sampler has to be asked."""
+        if parent is not None and self.follows:
+            return SAMPLED if parent.trace_flags & SAMPLED else NOT_SAMPLED
+        return self.root
+
+
+ASKED: Final = Sampling(None, follows=False)
+
+
+def sampling_of(sampler: Sampler) -> Sampling:
+    """What is known of a sampler: of the SDK's own, which decide alike each time."""
+    if type(sampler) not in (ParentBased, ParentBasedTraceIdRatio):
+        return Sampling(_always(sampler), follows=False)
+    usual, given = vars(DEFAULT_ON), vars(sampler)
+    if any(given.get(name) is not value for name, value in usual.items() if name != "_root"):
+        return ASKED
+    return Sampling(_always(given.get("_root")), follows=True)
+
+
+def _always(sampler: object) -> TraceFlags | None:
+    return SAMPLED if sampler is ALWAYS_ON else NOT_SAMPLED if sampler is ALWAYS_OFF else None
+
+
 class Pipeline:
     """Decides per call whose a span is, and owns our provider.
 
@@ -134,11 +178,10 @@ class Pipeline:
         take: receives the service's own spans made on our provider.
 
     Attributes:
-        samples_all: our sampler is OpenTelemetry's default: as the parent was, else sampled.  It is then
-            not asked for every span.
+        sampling: what our sampler decides, as far as that is known: it is then not asked for every span.
         ids: makes the identities of our spans.
-        ours: our provider that is the global one, its processors, and `ids`; None before it is made, or if
-            its sampler has to be asked.
+        ours: our provider that is the global one, its processors, `ids` and `sampling`; None before it is
+            made, or if its sampler has to be asked for every span.
         left_out: spans of other instrumentors that stand for a call of ours.
     """
 
@@ -148,7 +191,7 @@ class Pipeline:
         self._own: TracerProvider | None = None
         self._own_processors: Any = None
         self.ids = PrivateIdGenerator()
-        self.samples_all = False
+        self.sampling = ASKED
         self.ours: tuple[object, ...] | None = None
         self._tracers: dict[tuple[int, str], tuple[trace.Tracer, bool]] = {}
         self.left_out = LeftOut()
@@ -179,9 +222,9 @@ class Pipeline:
             provider.add_span_processor(_Intake(self._take, self.left_out))
             self._own = provider
             self._own_processors = vars(provider)["_active_span_processor"]
-            self.samples_all = _describe(provider.sampler) == _describe(DEFAULT_ON)
-            if self.samples_all:
-                self.ours = provider, self._own_processors, self.ids
+            self.sampling = sampling_of(provider.sampler)
+            if self.sampling != ASKED:
+                self.ours = provider, self._own_processors, self.ids, *self.sampling
         return self._own
 
     def foreign(self) -> trace.TracerProvider | None:
@@ -206,8 +249,9 @@ class Pipeline:
             self._incurious = all(type(processor) in _INCURIOUS for processor in processors)
             self._queues = all(type(processor) in _QUEUES for processor in processors)
             self._seen, self._seen_of = processors, provider
-            if self.samples_all and not self._theirs and len(processors) == 1:
-                self.ours = provider, provider._active_span_processor, self.ids  # an earlier platform's
+            if self.sampling != ASKED and not self._theirs and len(processors) == 1:
+                earlier = provider._active_span_processor  # an earlier platform's
+                self.ours = provider, earlier, self.ids, *self.sampling
         theirs: trace.TracerProvider = provider
         return theirs if self._theirs else None
 
