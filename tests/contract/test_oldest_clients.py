@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from clients import CHOICE
+from fetched import from_pypi
 from neuronscope.instrumentation import registry
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -26,8 +27,7 @@ HTTP_LIBRARY = "httpx==0.27.2"
 def test_the_oldest_version_is_observed_like_the_newest(client: str, tmp_path: Path) -> None:
     """One or two small wheels in a folder of this test; everything else is this environment's."""
     oldest = registry.client(client).requires.replace(">=", "==")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    run([*pip, "--target", str(tmp_path / "site"), oldest, HTTP_LIBRARY])
+    from_pypi(tmp_path / "site", oldest, HTTP_LIBRARY)
     pytest_command = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     path = os.pathsep.join(filter(None, (str(tmp_path / "site"), os.environ.get("PYTHONPATH"))))
     told = run(

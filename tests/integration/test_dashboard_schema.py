@@ -6,7 +6,6 @@ There is no Grafana server to be had here; these are the types that its front en
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fetched import from_npm
 from neuronscope.dashboards import thresholds as limits
 from neuronscope.dashboards.boards import BOARDS
 
@@ -50,12 +50,10 @@ CONFIG = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with Grafana's types and the compiler."""
-    assert shutil.which("npm"), "this test needs Node.js and npm"
     folder = tmp_path_factory.mktemp("grafana")
     (folder / "package.json").write_text('{"private": true}', encoding="utf-8")
     (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": CONFIG}), encoding="utf-8")
-    command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *PACKAGES]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=200)
+    from_npm(folder, *PACKAGES)
     return folder
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import mcap.reader
 import pytest
 
+from fetched import from_npm
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "exporters" / "golden"
@@ -21,11 +23,8 @@ PACKAGES = ("@mcap/core@2.2.2", "fzstd@0.1.1")
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, beside its packages."""
-    assert shutil.which("npm"), "this test needs Node.js and npm"
     folder = tmp_path_factory.mktemp("node")
-    command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *PACKAGES]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    from_npm(folder, *PACKAGES)
     return Path(shutil.copy(TESTS / "support" / "read_mcap.mjs", folder))
 
 
