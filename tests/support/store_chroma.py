@@ -7,8 +7,6 @@ import functools
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import AsyncGenerator, Generator
@@ -22,7 +20,7 @@ import numpy as np
 from chromadb.config import Settings
 from chromadb.errors import ChromaError
 
-from collectors import free_port
+from collectors import free_port, until
 from neuronscope.signals import names
 from store_cases import (
     COLLECTION,
@@ -83,14 +81,16 @@ def running() -> int:
     )
     stack.callback(server.kill)
     atexit.register(stack.close)
-    for _ in range(300):
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v2/heartbeat", timeout=1).close()
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.1)
-        else:
-            return port
-    raise TimeoutError("chroma did not start")
+    until(lambda: _beats(port), 100)
+    return port
+
+
+def _beats(port: int) -> bool:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v2/heartbeat", timeout=30).close()
+    except OSError:
+        return False
+    return True
 
 
 @functools.cache
