@@ -30,6 +30,10 @@ FLAGS = (
 KEY_CODES = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 
 
+class RefusedError(Exception):
+    """What the browser does not do."""
+
+
 class Browser:
     """One page of one Chromium process; a context manager.
 
@@ -86,9 +90,15 @@ class Browser:
         self.call("Page.navigate", url=address)
         deadline = time.monotonic() + 60
         loaded = "complete" + address.partition("#")[0]
-        while self.run("document.readyState + location.href.split('#')[0]") != loaded:
+        while not self._shows(loaded):
             assert time.monotonic() < deadline, f"{address} does not load"
             time.sleep(0.02)
+
+    def _shows(self, loaded: str) -> bool:
+        try:
+            return bool(self.run("document.readyState + location.href.split('#')[0]") == loaded)
+        except RefusedError:  # there is no page between two pages
+            return False
 
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""
@@ -135,7 +145,8 @@ class Browser:
         while True:
             answer = self._read()
             if answer.get("id") == self._next:
-                assert "error" not in answer, answer["error"]
+                if "error" in answer:
+                    raise RefusedError(answer["error"])
                 result: dict[str, Any] = answer["result"]
                 return result
             self._note(answer)
