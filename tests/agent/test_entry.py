@@ -7,6 +7,7 @@ import copy
 import gc
 import pickle
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -324,6 +325,29 @@ def test_calls_leave_nothing_behind() -> None:
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert after - before < 60_000
+
+
+@needs_compiler
+def test_of_a_waiting_call_the_collector_sees_little() -> None:
+    """Neither identities nor places in the queue: what waits makes collections longer, and more."""
+    ns.Platform(exporters=[InMemoryExporter()])
+    ns.instrument("typed")
+    plain()
+    worker: Any = ENGINE._worker  # pyright: ignore[reportPrivateUsage]
+    assert worker.pause(60)
+    gc.collect()
+    gc.disable()
+    try:
+        before = Counter(map(type, gc.get_objects()))
+        for _ in range(100):
+            Client().request("a")
+        kinds = Counter(map(type, gc.get_objects())) - before
+    finally:
+        gc.enable()
+        worker.resume()
+    assert kinds[Invocation] == kinds[LightSpan] == 100  # they may be part of cycles
+    assert kinds[SpanContext] == 0
+    assert kinds[tuple] < 50
 
 
 def test_a_span_is_copied_as_any_object() -> None:

@@ -33,6 +33,8 @@ identity(Entry *self, PyObject *trace, PyObject *span, PyObject *flags, PyObject
         done |= PyTuple_SetItem(made, i, fields[i]);
     if (done != 0)
         Py_CLEAR(made);
+    else
+        PyObject_GC_UnTrack(made); /* numbers and a state of texts are in no cycle: nothing for the collector */
     return made;
 }
 

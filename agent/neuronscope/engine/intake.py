@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from msgspec.structs import replace
 
@@ -35,6 +35,17 @@ class LayerItem:
 
     records: Sequence[LayerRecord]
     recording: Recording | None
+
+
+@final
+class Weighed:
+    """An item of another size than a plain span's: those wait bare, without one object more."""
+
+    __slots__ = ("item", "nbytes")
+
+    def __init__(self, item: Any, nbytes: int) -> None:
+        self.item = item
+        self.nbytes = nbytes
 
 
 class Intake:
@@ -76,7 +87,7 @@ class Intake:
         # `_room` is how many items it may hold now; plain spans compare its length with that
         # and take no lock.  Items of another size than `SPAN_BYTES` are added up apart: producers write
         # one sum under their lock, the worker writes the other alone.
-        self._queue: deque[tuple[Any, int]] = deque()
+        self._queue: deque[Any] = deque()
         self._extra_added = 0
         self._extra_removed = 0
         self._producers = native.new_lock()
@@ -112,16 +123,18 @@ class Intake:
         Args:
             nbytes: what the item keeps alive.
         """
-        queue = self._queue
-        if nbytes != SPAN_BYTES and not self._reserve(nbytes - SPAN_BYTES):
-            self._refuse(item)
-            return
+        queue, queued = self._queue, item
+        if nbytes != SPAN_BYTES:
+            if not self._reserve(nbytes - SPAN_BYTES):
+                self._refuse(item)
+                return
+            queued = Weighed(item, nbytes)
         if len(queue) >= self._room and not self._hurry():
             if nbytes != SPAN_BYTES:
                 self._release(nbytes - SPAN_BYTES)
             self._refuse(item)
             return
-        queue.append((item, nbytes))
+        queue.append(queued)
         if self._asleep:
             self._wake()
         elif self._inline:
@@ -205,10 +218,12 @@ class Intake:
         lost: Counter[str] = Counter()
         while True:
             try:
-                item, nbytes = self._queue.popleft()
+                item = self._queue.popleft()
             except IndexError:
                 break
-            self._extra_removed += nbytes - SPAN_BYTES
+            if item.__class__ is Weighed:
+                self._extra_removed += item.nbytes - SPAN_BYTES
+                item = item.item
             lost[kind_of(item)] += count_of(item)
         for kind, count in lost.items():
             self._count_lost(kind, reason, count)

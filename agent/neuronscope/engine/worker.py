@@ -22,7 +22,15 @@ from opentelemetry import context as otel_context
 
 from neuronscope import native
 from neuronscope.engine.guard import GUARD
-from neuronscope.engine.intake import NO_LIMIT, SPAN_BYTES, TENSOR_SHARE, Intake, LayerItem, kind_of
+from neuronscope.engine.intake import (
+    NO_LIMIT,
+    SPAN_BYTES,
+    TENSOR_SHARE,
+    Intake,
+    LayerItem,
+    Weighed,
+    kind_of,
+)
 from neuronscope.engine.outbox import ExporterSource, Outbox
 from neuronscope.engine.propagation import suppressed
 from neuronscope.engine.sizes import MAX_SPAN_BYTES, lighten, span_bytes
@@ -239,10 +247,12 @@ class Worker(Intake):
         # more of them have to fit into each of our turns, or the queue overflows.
         for _ in range(max(SLICE, min(len(queue) // PILE, LONGEST_SLICE))):
             try:
-                item, nbytes = queue.popleft()
+                item = queue.popleft()
             except IndexError:
                 break
-            if nbytes != SPAN_BYTES:
+            nbytes = SPAN_BYTES
+            if item.__class__ is Weighed:
+                item, nbytes = item.item, item.nbytes
                 self._extra_removed += nbytes - SPAN_BYTES
             self._take(item, nbytes)
         self._make_room()
