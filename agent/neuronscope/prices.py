@@ -41,6 +41,7 @@ _KEYS: Final = (
     names.AUDIO_INPUT_TOKENS,
     names.AUDIO_OUTPUT_TOKENS,
     names.IMAGE_OUTPUT_TOKENS,
+    names.CACHE_WRITE_1H_TOKENS,
     *_CALL,
     names.OPENAI_RESPONSE_SERVICE_TIER,
     names.OPERATION_NAME,
@@ -59,6 +60,7 @@ class Price:
         tiers: what other service tiers multiply them by.
         as_of: when the price was looked up.
         source: where.
+        cache_write_1h: of tokens that the cache keeps for an hour.
     """
 
     provider: str
@@ -71,6 +73,7 @@ class Price:
     tiers: Mapping[str, float] | None = None
     as_of: str = ""
     source: str = ""
+    cache_write_1h: float | None = None
 
     def cost(
         self,
@@ -79,27 +82,33 @@ class Price:
         cache_read: int = 0,
         cache_write: int = 0,
         tier: str = "",
+        cache_write_1h: int = 0,
     ) -> float | None:
         """Dollars for a call; None if a price is missing for some of it.
 
         Args:
             input_tokens: all input, caches included.
             output_tokens: all output, reasoning included.
+            cache_write_1h: those of the tokens written that are kept for an hour.
         """
         factor = 1.0 if tier in USUAL_TIERS else (self.tiers or {}).get(tier)
         if factor is None or (self.up_to is not None and input_tokens > self.up_to):
             return None
         if (cache_read and self.cache_read is None) or (cache_write and self.cache_write is None):
             return None
+        if cache_write_1h and self.cache_write_1h is None:
+            return None
         fresh = input_tokens - cache_read - cache_write
-        if fresh < 0 or output_tokens < 0 or cache_read < 0 or cache_write < 0:
+        if fresh < 0 or output_tokens < 0 or cache_read < 0 or not 0 <= cache_write_1h <= cache_write:
             return None  # counts that contradict each other
         dollars = (
             fresh * self.input
             + cache_read * (self.cache_read or 0.0)
-            + cache_write * (self.cache_write or 0.0)
+            + (cache_write - cache_write_1h) * (self.cache_write or 0.0)
             + output_tokens * self.output
         )
+        if cache_write_1h:
+            dollars += cache_write_1h * (self.cache_write_1h or 0.0)
         return factor * dollars / PER_TOKENS
 
 
@@ -175,7 +184,8 @@ class PriceTable:
             return None
         tier = get(names.OPENAI_RESPONSE_SERVICE_TIER)
         read, written = get(names.CACHE_READ_TOKENS) or 0, get(names.CACHE_WRITE_TOKENS) or 0
-        return price.cost(tokens_in, tokens_out, read, written, str(tier) if tier else "")
+        longer = get(names.CACHE_WRITE_1H_TOKENS) or 0
+        return price.cost(tokens_in, tokens_out, read, written, str(tier) if tier else "", longer)
 
     def bill(self, attributes: dict[str, Any]) -> None:
         """Add what a call cost to its attributes, if that is known, and by which table."""
@@ -229,13 +239,13 @@ def bill_in_python(
         False: it is not a usual one, or its prices are not at hand; nothing has been added.
     """
     told = tuple(map(attributes.get, keys))
-    *counts, _, _, _ = told[:7]
+    counts, others = told[:4], told[4:8]
     if counts[0] is None:
         return True
     for tokens in counts:
         if tokens is not None and (tokens.__class__ is not int or not 0 <= tokens <= _EXACT):
             return False
-    call, tier, operation = told[7:10], told[10], told[11]
+    call, tier, operation = told[8:11], told[11], told[12]
     if not _is_named(call) or call not in rows:
         return False
     row = rows[call]
@@ -243,7 +253,7 @@ def bill_in_python(
         return True
     if counts[1] is None and operation != "embeddings":
         return False  # how much was written is not known
-    if any(told[4:7]) or not (tier is None or (tier.__class__ is str and tier in tiers)):
+    if any(others) or not (tier is None or (tier.__class__ is str and tier in tiers)):
         return False
     sent, received, read, written = (tokens or 0 for tokens in counts)
     if row:
@@ -347,6 +357,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     up_to: int | None = None
     tiers: dict[str, Dollars] | None = None
     as_of: str = ""
+    cache_write_1h: Dollars | None = None
 
 
 class _Section(msgspec.Struct, forbid_unknown_fields=True):

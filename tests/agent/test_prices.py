@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,17 @@ def test_every_built_in_price_is_plausible_and_dated() -> None:
         assert price.output == 0 or price.output >= price.input
         assert price.cache_read is None or price.cache_read < price.input
         assert price.cache_write is None or price.input <= price.cache_write <= 1.5 * price.input
+        assert price.cache_write_1h is None or price.cache_write_1h == pytest.approx(2 * price.input)
+
+
+def test_what_a_cache_keeps_for_an_hour_costs_more() -> None:
+    """Of the tokens written, and never more than those; without a price of its own there is no cost."""
+    kept = load().find("anthropic", "claude-sonnet-4-5")
+    assert kept is not None
+    assert kept.cost(10, 0, 0, 10) == pytest.approx(37.5e-6)
+    assert kept.cost(10, 0, 0, 10, "", 4) == pytest.approx(46.5e-6)
+    assert kept.cost(10, 0, 0, 3, "", 4) is None
+    assert replace(kept, cache_write_1h=None).cost(10, 0, 0, 10, "", 4) is None
 
 
 OWN = """
@@ -228,6 +240,7 @@ _calls = st.fixed_dictionaries(
         names.CACHE_WRITE_TOKENS: _tokens,
         names.AUDIO_INPUT_TOKENS: st.sampled_from([None, 0, 7]),
         names.IMAGE_OUTPUT_TOKENS: st.sampled_from([None, 0, 7]),
+        names.CACHE_WRITE_1H_TOKENS: st.sampled_from([None, 0, 7, 2000]),
         names.REQUEST_MODEL: _names,
         names.RESPONSE_MODEL: _names,
         names.OPENAI_RESPONSE_SERVICE_TIER: st.sampled_from([None, "", "default", "flex", "odd", 1]),

@@ -426,6 +426,31 @@ def test_cached_tokens_are_part_of_the_input() -> None:
     assert read_response(message(usage=usage).body, False).input_tokens is None
 
 
+def test_what_the_cache_keeps_for_an_hour_is_told_and_billed_apart(server: FakeAnthropic) -> None:
+    """Whole, streamed, and where the stream's end tells it again."""
+    usage = {
+        "input_tokens": 0,
+        "output_tokens": 1,
+        "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": 10,
+        "cache_creation": {"ephemeral_5m_input_tokens": 6, "ephemeral_1h_input_tokens": 4},
+    }
+    whole: Any = message(usage=usage, model="claude-sonnet-4-5").body
+    begun: Any = {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}}
+    ended = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}
+    asked: Any = {"model": "m", "max_tokens": 9, "messages": MESSAGES}
+    with agent("on", "anthropic") as exporter, sync_client(server) as client:
+        server.reply(Reply(body=whole), Reply(events=[begun, ended, {"type": "message_stop"}]))
+        client.messages.create(**asked)
+        list(client.messages.create(**asked, stream=True))
+    for span in exporter.spans:
+        assert span.attributes[names.CACHE_WRITE_TOKENS] == 10
+        assert span.attributes[names.CACHE_WRITE_1H_TOKENS] == 4
+        assert span.attributes[names.FINISH_REASONS] == ["end_turn"]
+        assert span.attributes[names.COST] == pytest.approx((6 * 3.75 + 4 * 6.0 + 15.0) / 1e6)
+    assert len(exporter.spans) == 2
+
+
 # --- platforms --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("path", "expected"),

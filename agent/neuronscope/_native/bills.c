@@ -3,8 +3,8 @@
 
 /* Of `keys`. */
 enum {
-    INPUT, OUTPUT, CACHE_READ, CACHE_WRITE, AUDIO_INPUT, AUDIO_OUTPUT, IMAGE_OUTPUT, PROVIDER, RESPONSE_MODEL,
-    REQUEST_MODEL, TIER, OPERATION, COST, PRICES, KEYS
+    INPUT, OUTPUT, CACHE_READ, CACHE_WRITE, AUDIO_INPUT, AUDIO_OUTPUT, IMAGE_OUTPUT, KEPT_LONGER,
+    PROVIDER, RESPONSE_MODEL, REQUEST_MODEL, TIER, OPERATION, COST, PRICES, KEYS
 };
 /* Of a row: dollars for a million tokens, and the largest input that they are for. */
 enum { INPUT_PRICE, OUTPUT_PRICE, READ_PRICE, WRITE_PRICE, UP_TO, CELLS };
@@ -38,7 +38,7 @@ tokens(PyObject *attributes, PyObject *keys, int key, long long *found)
 static int
 is_more_than_text(PyObject *attributes, PyObject *keys)
 {
-    for (int key = AUDIO_INPUT; key <= IMAGE_OUTPUT; key++) {
+    for (int key = AUDIO_INPUT; key <= KEPT_LONGER; key++) {
         PyObject *value = told(attributes, keys, key);
         Py_XINCREF(value);
         int is = value == NULL ? (PyErr_Occurred() ? -1 : 0) : PyObject_IsTrue(value);

@@ -168,6 +168,9 @@ CACHE_READ_TOKENS: Final = _attribute(
 CACHE_WRITE_TOKENS: Final = _attribute(
     "gen_ai.usage.cache_write.input_tokens", "int", "Input tokens written to the provider's cache."
 )
+CACHE_WRITE_1H_TOKENS: Final = _attribute(
+    "neuronscope.usage.cache_write_1h.input_tokens", "int", "Those of them that are kept for an hour: dearer."
+)
 REASONING_TOKENS: Final = _attribute(
     "gen_ai.usage.reasoning.output_tokens", "int", "Output tokens spent on reasoning."
 )

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from neuronscope.instrumentation import Message, Response
 from neuronscope_instrumentation.anthropic.messages import call, content_parts, finish_reason_name
 from neuronscope_instrumentation.anthropic.responses import (
-    INPUT_COUNTS,
+    SENT_COUNTS,
     head,
+    kept_longer,
     refused,
     tokens,
     tool_name,
@@ -89,13 +90,13 @@ def fold_message_event(so_far: Response, event: Any, content: bool) -> Response:
         }
         # Its output tokens are a placeholder; the count comes with `message_delta`.
         started = usage(read(message, "usage"))
-        _count(streamed, changes, {key: value for key, value in started.items() if key in INPUT_COUNTS})
+        _count(streamed, changes, {key: value for key, value in started.items() if key in SENT_COUNTS})
     elif kind == "message_delta":
         _count(streamed, changes, usage(read(event, "usage")))
         reason = text(read(read(event, "delta"), "stop_reason"))
         if reason is not None:
             changes["finish_reasons"] = [reason]
-            changes["extra"] = {**streamed.extra, **refused(reason)}
+            changes["extra"] = {**changes.get("extra", streamed.extra), **refused(reason)}
             if isinstance(streamed.messages, _Messages):
                 streamed.messages.stop_reason = reason
     elif kind == "content_block_start":
@@ -115,6 +116,9 @@ def _start(content: bool) -> StreamedMessage:
 def _count(streamed: StreamedMessage, changes: dict[str, Any], counts: dict[str, int]) -> None:
     streamed.counts.update(counts)
     changes.update(tokens(streamed.counts))
+    longer = kept_longer(streamed.counts)
+    if longer:
+        changes["extra"] = {**streamed.extra, **longer}
 
 
 def _fold_block(blocks: dict[int, _Block], kind: Any, event: Any) -> None:

@@ -12,19 +12,26 @@ from neuronscope_instrumentation.common.asking import tools_called
 from neuronscope_instrumentation.common.fields import count, document, field, items, text
 from neuronscope_instrumentation.common.parts import without_none
 
-INPUT_COUNTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_INPUT_COUNTS: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_KEPT_LONGER: Final = "ephemeral_1h_input_tokens"
+SENT_COUNTS: Final = (*_INPUT_COUNTS, _KEPT_LONGER)
 
 
 def read_response(result: Any, content: bool) -> Response:
     """A message in our words."""
     message = document(result)
+    counts = usage(field(message, "usage"))
     reason = text(field(message, "stop_reason"))
     blocks = items(field(message, "content"))
     return Response(
         **head(message),
-        **tokens(usage(field(message, "usage"))),
+        **tokens(counts),
         service_tier=text(field(field(message, "usage"), "service_tier")),
-        extra={**tools_called(tool_name(block) for block in blocks), **refused(reason)},
+        extra={
+            **tools_called(tool_name(block) for block in blocks),
+            **refused(reason),
+            **kept_longer(counts),
+        },
         finish_reasons=[reason] if reason is not None else None,
         messages=[read_answer(blocks, reason)] if content and blocks else None,
     )
@@ -48,8 +55,9 @@ def head(message: Any) -> dict[str, Any]:
 
 def usage(reported: Any) -> dict[str, int]:
     """Token counts in Anthropic's own words; absent ones are left out."""
-    counts = {name: count(field(reported, name)) for name in (*INPUT_COUNTS, "output_tokens")}
+    counts = {name: count(field(reported, name)) for name in (*_INPUT_COUNTS, "output_tokens")}
     counts["thinking_tokens"] = count(field(field(reported, "output_tokens_details"), "thinking_tokens"))
+    counts[_KEPT_LONGER] = count(field(field(reported, "cache_creation"), _KEPT_LONGER))
     return without_none(counts)
 
 
@@ -66,6 +74,12 @@ def tokens(counts: dict[str, int]) -> dict[str, Any]:
             "reasoning_tokens": counts.get("thinking_tokens"),
         }
     )
+
+
+def kept_longer(counts: dict[str, int]) -> dict[str, int]:
+    """Tokens written to the cache for an hour, for a response's `extra`: these cost more."""
+    longer = counts.get(_KEPT_LONGER)
+    return {names.CACHE_WRITE_1H_TOKENS: longer} if longer else {}
 
 
 def read_error(error: BaseException) -> ErrorFacts:
