@@ -50,6 +50,8 @@ EXIT_CODES: Final = {
     "run": "the program's own; 127 if there is no such program, 2 if a setting cannot be used",
     "diff": "1 if something of `--fail-on` was found",
     "check": "1 if something that was written is not there",
+    "ls": "1 if one of them cannot be read",
+    "view": "1 if no trace begins as `--trace` says",
     "doctor": "1 if something does not work",
     "export": "1 if something did not arrive",
     "prices": "1 if the model has no entry",

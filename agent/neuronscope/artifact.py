@@ -99,4 +99,4 @@ def in_words(damage: Any) -> Iterator[str]:
     if damage.lost_chunks:
         yield f"{damage.lost_chunks} chunks are missing"
     for name, reason in damage.files:
-        yield f"{name}: {reason}"
+        yield reason if reason.startswith(name) else f"{name}: {reason}"

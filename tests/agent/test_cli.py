@@ -38,7 +38,7 @@ def neuronscope(*arguments: str, **environment: str) -> subprocess.CompletedProc
         (["run", "--max-overhead-pct", "lots", "python"], 2, "NEURONSCOPE_MAX_OVERHEAD_PCT"),
         (["run", "--prometheus", "here", "python"], 2, "NEURONSCOPE_PROMETHEUS"),
         (["run", "--nsz", "/dev/null/x", "python"], 2, "/dev/null/x"),
-        (["view", "no-such-file.nsz"], 1, "no-such-file.nsz"),
+        (["view", "no-such-file.nsz"], 2, "no-such-file.nsz"),
         (["demo", "--questions", "0"], 2, "0"),
         (["demo", "--out", "/"], 2, "directory"),
     ],

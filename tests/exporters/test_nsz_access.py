@@ -1,7 +1,8 @@
-"""Reading a part: by span, layer, step and time, compressed tensors, other writers' chunks, growing files."""
+"""Reading a part: by span, layer, step and time, compressed tensors, other writers' chunks, ranks."""
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 from opentelemetry.trace import SpanKind
 
 from neuronscope.exceptions import NszError
-from neuronscope.signals.records import LayerRecord, SpanEvent, SpanRecord
+from neuronscope.signals.records import LayerRecord, SpanRecord
 from neuronscope.signals.tensors import TensorSnapshot
 from neuronscope_exporters import nsz
-from neuronscope_exporters.nsz import layout
+from neuronscope_exporters.nsz import layout, source
 from neuronscope_exporters.nsz.layout import ChunkClass, ChunkHeader, Guard
 
 SECOND = 1_000_000_000
@@ -194,73 +195,6 @@ def test_lz4_chunks_are_read_within_what_they_claim(tmp_path: Path) -> None:
         assert file.damage.count == 1
 
 
-# --- growing files ----------------------------------------------------------------------------------
-
-
-def test_a_growing_file_is_followed(tmp_path: Path) -> None:
-    """Each poll gives what was flushed since, once, also after the file was finished and renamed."""
-    writer = nsz.NszWriter(tmp_path / "a.nsz.open", [{"service.name": "rag"}])
-    tail = nsz.Tail(tmp_path)
-    assert tail.poll() == []
-    seen: list[int] = []
-    for number in range(30):
-        writer.append_span(span(number))
-        if number % 7 == 0:
-            writer.append_layer(layer(number, "layers.0", np.full(9, number, "f4")))
-        if number % 3 == 0:
-            writer.flush()
-            news = tail.poll()
-            seen += [record.span_id - 1 for record, _ in news if isinstance(record, SpanRecord)]
-            assert seen == list(range(number + 1))
-            assert all(resource == {"service.name": "rag"} for _, resource in news)
-    writer.append_event(SpanEvent("last", 1))
-    writer.close()
-    (tmp_path / "a.nsz.open").rename(tmp_path / "a.nsz")
-    kinds = [type(record).__name__ for record, _ in tail.poll()]
-    assert kinds == ["SpanRecord", "LayerRecord", "SpanRecord", "SpanEvent"]
-    nsz.write(tmp_path / "b.nsz", [span(99)], [], {})
-    assert [record.time_unix_ns if isinstance(record, SpanEvent) else 0 for record, _ in tail.poll()] == [0]
-    assert tail.poll() == []
-    tail.close()
-
-
-def test_half_an_append_is_waited_for(tmp_path: Path) -> None:
-    """A reader may see an append grow: it is no damage until something follows it."""
-    nsz.write(tmp_path / "whole.nsz", [span(n) for n in range(40)], [layer(0, "l", np.ones(999))], {})
-    data = (tmp_path / "whole.nsz").read_bytes()
-    path = tmp_path / "growing.nsz"
-    path.write_bytes(data[:500])
-    tail = nsz.Tail(path)
-    records = list(tail.poll())
-    for size in range(500, len(data) + 400, 400):
-        path.write_bytes(data[:size])
-        records += tail.poll()
-    assert len(records) == 41
-    file = nsz.NszFile(path)
-    assert file.finished
-    assert not file.damage
-
-
-def test_a_file_that_was_opened_early_can_be_looked_at_again(tmp_path: Path) -> None:
-    """`refresh` renews every list."""
-    writer = nsz.NszWriter(tmp_path / "a.nsz")
-    file = nsz.NszFile(tmp_path / "a.nsz")
-    assert file.spans == []
-    assert not file.refresh()
-    writer.append_span(span(1))
-    writer.append_layer(layer(1, "layers.0", np.ones(4)))
-    writer.flush()
-    assert file.refresh()
-    assert (len(file.spans), len(file.layers), len(file.span_heads)) == (1, 1, 1)
-    tensor = file.layers[0].tensor
-    assert tensor is not None
-    assert tensor.numpy().sum() == 4
-    writer.close()
-    assert file.refresh()
-    assert file.finished
-    assert not file.refresh()
-
-
 def test_ranks_in_directories_of_their_own_are_one_recording(tmp_path: Path) -> None:
     """rank0/*.nsz, rank1/*.nsz; open and finished ones alike."""
     for rank in range(3):
@@ -269,3 +203,32 @@ def test_ranks_in_directories_of_their_own_are_one_recording(tmp_path: Path) -> 
     (tmp_path / "rank1/a.nsz").rename(tmp_path / "rank1/a.nsz.open")
     recording = nsz.read(tmp_path)
     assert [recording.resource_of(item)["rank"] for item in recording.spans] == [0, 1, 2]
+
+
+def test_ranks_whose_ids_clash_keep_their_resources(tmp_path: Path) -> None:
+    """Two ranks with one seed: the same ids, and each span is still of its own process."""
+    for rank in range(2):
+        nsz.write(tmp_path / f"rank{rank}.nsz", [span(1)], [], {"rank": rank})
+    recording = nsz.read(tmp_path)
+    assert {recording.resource_of(item)["rank"] for item in recording.spans} == {0, 1}
+
+
+def test_a_system_that_cannot_tell_what_it_has_is_asked_to_read_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a part of the file is in memory decides nothing but that."""
+    nsz.write(tmp_path / "a.nsz", [], [layer(0, "layers.0", np.arange(5000.0))], {})
+    asked: list[int] = []
+
+    def read_ahead(_source: source.Source, offset: int, _length: int) -> None:
+        asked.append(offset)
+
+    monkeypatch.setattr(source.Source, "will_need", read_ahead)
+    for flag in (getattr(os, "RWF_NOWAIT", 0), 0):
+        asked.clear()
+        monkeypatch.setattr(source, "_ONLY_FROM_MEMORY", flag)
+        (record,) = nsz.NszFile(tmp_path / "a.nsz").layers
+        asked.clear()
+        assert record.tensor is not None
+        assert record.tensor.numpy()[-1] == 4999
+        assert flag or len(asked) == 1

@@ -68,7 +68,9 @@ def main() -> None:
         sys.exit(130)
     except ConfigError as error:
         _fail(str(error), 2)
-    except (NeuronscopeError, OSError) as error:
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error), 1)
+    except NeuronscopeError as error:
         _fail(str(error), 1)
     else:
         sys.exit(code if isinstance(code, int) else 0)

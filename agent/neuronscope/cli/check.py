@@ -11,14 +11,13 @@ import click
 from rich.console import Console
 
 from neuronscope.cli.bar import bar
+from neuronscope.cli.paths import RECORDINGS, found_in
 from neuronscope.exceptions import NszError
 from neuronscope.exporters import registry
 
 
 @click.command()
-@click.argument(
-    "paths", metavar="FILE|DIR…", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
-)
+@RECORDINGS
 @click.option(
     "--repair", "mend", is_flag=True, help="Finish unfinished files; salvage damaged ones, originals kept."
 )
@@ -29,13 +28,7 @@ def check(paths: tuple[Path, ...], mend: bool, format_: str) -> None:
     Exit code 0: all that was written is there (a file may be unfinished); 1: something is not.
     """
     console = Console()
-    results = [
-        _check(path, mend)
-        for item in paths
-        for path in (registry.nsz("recordings")(item) if item.is_dir() else [item])
-    ]
-    if not results:
-        raise click.ClickException("there is no .nsz file")
+    results = [_check(path, mend) for item in paths for path in found_in(item)]
     if format_ == "json":
         json.dump(results, sys.stdout, ensure_ascii=False, indent=1)
         sys.stdout.write("\n")

@@ -9,12 +9,10 @@ import click
 
 from neuronscope.artifact import in_words
 from neuronscope.cli.bar import bar
+from neuronscope.cli.paths import RECORDINGS
 from neuronscope.cli.times import unix_ns
 from neuronscope.exporters import registry
 
-_PATHS = click.argument(
-    "paths", metavar="FILE|DIR…", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
-)
 _OUT = click.option(
     "--out", "-o", required=True, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)
 )
@@ -22,11 +20,14 @@ _FORCE = click.option("--force", is_flag=True, help="Replace the file if it exis
 
 
 @click.command()
-@_PATHS
+@RECORDINGS
 @_OUT
 @_FORCE
 def merge(paths: tuple[Path, ...], out: Path, force: bool) -> None:
-    """Copy recordings into one finished file, tensors included."""
+    """Copy recordings into one finished file, tensors included.
+
+    What is damaged is left out, and told; the exit code is then 0 all the same.
+    """
     _refuse(out, force)
     with bar(f"merging into {out.name}") as progress:
         damage = registry.nsz("merge")(paths, out, progress)
@@ -47,7 +48,7 @@ def _hex(_context: click.Context, _parameter: click.Parameter, text: str | None)
 
 
 @click.command()
-@_PATHS
+@RECORDINGS
 @_OUT
 @click.option("--from", "start", metavar="TIME", callback=_time, help="Spans that end at or after this time.")
 @click.option("--to", "end", metavar="TIME", callback=_time, help="Spans that begin before it.")
@@ -63,7 +64,12 @@ def cut(
     trace_id: int | None,
     force: bool,
 ) -> None:
-    """Copy a part of recordings: a time, a trace, or a span with everything below it."""
+    """Copy a part of recordings: a time, a trace, or a span with everything below it.
+
+    What is damaged is left out, and told; the exit code is then 0 all the same.
+    """
+    if start is not None and end is not None and start >= end:
+        raise click.UsageError("--to is not after --from")
     _refuse(out, force)
     part = registry.nsz("Part")(
         start=start or 0, end=2**64 if end is None else end, span_id=span_id, trace_id=trace_id

@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import track
 
+from neuronscope.artifact import in_words
 from neuronscope.cli.export_files import FORMATS, write_files
+from neuronscope.cli.paths import RECORDINGS
 from neuronscope.exceptions import ConfigError
 from neuronscope.exporters import BUILT_IN, Exporter, ExporterContext, registry
 from neuronscope.settings import Settings
@@ -42,7 +44,7 @@ class Tally:
 
 
 @click.command()
-@click.argument("paths", metavar="FILE|DIR…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@RECORDINGS
 @click.option("--to", "target", type=click.Choice(["otlp", *FORMATS]), required=True, help="Format.")
 @click.option("--out", "-o", metavar="PATH", type=click.Path(path_type=Path), help="File or directory.")
 @click.option("--force", is_flag=True, help="Replace what exists.")
@@ -144,5 +146,5 @@ def _tell(tally: Tally, recording: Any, format_: str) -> None:
     for item, reasons in sorted(tally.lost.items()):
         for reason, count in sorted(reasons.items()):
             click.echo(f"{count} × {item} lost: {reason}", err=True)
-    for line in recording.damage.reasons:
+    for line in in_words(recording.damage):
         click.echo(f"damaged: {line}", err=True)

@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from neuronscope.artifact import in_words
 from neuronscope.cli.bar import bar
 from neuronscope.exporters import registry
 
@@ -33,17 +34,16 @@ def write_files(paths: Sequence[Path], target: str, out: Path | None, *, force: 
     path = out or Path(name)
     if path.exists() and not force:
         raise click.UsageError(f"{path} exists; --force replaces it, --out chooses another")
-    files = registry.nsz("load")(paths)
+    recording = registry.nsz("read")(paths)
     try:
         write: Callable[..., int] = registry.resolve(f"{_PACKAGE}.{function}", "zstandard")
         with bar(f"writing {path.name}") as progress:
-            count = write(files, path, progress)
-        damaged = [reason for file in files for reason in file.damage.reasons]
+            count = write(recording.segments, path, progress)
+        damage = recording.damage_so_far
     finally:
-        for file in files:
-            file.close()
-    for reason in damaged:
-        click.echo(f"damaged: {reason}", err=True)
+        recording.close()
+    for line in in_words(damage):
+        click.echo(f"damaged: {line}", err=True)
     click.echo(
         json.dumps({"path": str(path), unit: count}) if format_ == "json" else f"{path}: {count} {unit}"
     )

@@ -7,26 +7,30 @@ import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from neuronscope.cli.paths import RECORDINGS, found_in
 from neuronscope.exceptions import NszError
 from neuronscope.exporters import registry
 from neuronscope.viewer.safe import visible
 
+_NEVER: Final = 2**64
+
 
 @click.command("ls")
-@click.argument(
-    "paths", metavar="FILE|DIR…", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
-)
+@RECORDINGS
 @click.option("--spans", "each", is_flag=True, help="List every span.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def list_recordings(paths: tuple[Path, ...], each: bool, format_: str) -> None:
-    """List recordings: spans, traces, time, service, and whether they were finished."""
+    """List recordings: spans, traces, time, service, and whether they were finished.
+
+    Exit code 1: one of them cannot be read.
+    """
     rows = [row for path in paths for row in _rows(path, each)]
     if format_ == "json":
         for row in rows:
@@ -34,18 +38,16 @@ def list_recordings(paths: tuple[Path, ...], each: bool, format_: str) -> None:
             sys.stdout.write("\n")
     elif rows:
         _print(rows)
-    if not rows:
-        raise click.ClickException("there is no .nsz file")
+    if any("error" in row and "file" in row for row in rows):
+        raise click.exceptions.Exit(1)
 
 
 def _rows(path: Path, each: bool) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for item in registry.nsz("recordings")(path) if path.is_dir() else [path]:
+    for item in found_in(path):
         try:
             file = registry.nsz("NszFile")(item)
         except (NszError, OSError) as error:
-            if item == path:
-                raise
             rows.append({"file": str(item), "error": str(error)})
             continue
         rows += _spans(file) if each else [_summary(file)]
@@ -54,17 +56,24 @@ def _rows(path: Path, each: bool) -> list[dict[str, Any]]:
 
 
 def _summary(file: Any) -> dict[str, Any]:
-    heads = file.span_heads
+    spans, errors, traces = 0, 0, set[str]()
+    first, last = _NEVER, -1
+    for head in file.each_span_head():
+        spans += 1
+        errors += head.status is not None and head.status.code == 2
+        traces.add(head.trace_id)
+        first = min(first, int(head.start_time_unix_nano))
+        last = max(last, int(head.end_time_unix_nano))
     return {
         "file": str(file.path),
         "bytes": file.size,
         "finished": file.finished,
         "service": str(file.resource.get("service.name", "")),
-        "spans": len(heads),
-        "traces": len({head.trace_id for head in heads}),
-        "errors": sum(1 for head in heads if head.status is not None and head.status.code == 2),
-        "start_unix_nano": heads[0].start_time_unix_nano if heads else None,
-        "end_unix_nano": str(max(int(head.end_time_unix_nano) for head in heads)) if heads else None,
+        "spans": spans,
+        "traces": len(traces),
+        "errors": errors,
+        "start_unix_nano": str(first) if spans else None,
+        "end_unix_nano": str(last) if spans else None,
     }
 
 
@@ -79,7 +88,7 @@ def _spans(file: Any) -> list[dict[str, Any]]:
             "ms": (int(head.end_time_unix_nano) - int(head.start_time_unix_nano)) / 1e6,
             "error": head.status is not None and head.status.code == 2,
         }
-        for head in file.span_heads
+        for head in sorted(file.each_span_head(), key=lambda head: int(head.start_time_unix_nano))
     ]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
 import click
 
 _LAST: Final = 2**63  # ns since 1970
-_MOST_SECONDS: Final = 1e12  # a larger whole number counts nanoseconds
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_SECONDS: Final = 10**12  # a larger whole number counts nanoseconds
 
 
 def unix_ns(text: str) -> int:
@@ -18,18 +20,21 @@ def unix_ns(text: str) -> int:
         click.BadParameter: it is no time.
     """
     try:
-        number = float(text)
-    except ValueError:
+        number = Decimal(text)
+    except InvalidOperation:
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise _no_time(text) from None
-        number = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    exact = number > _MOST_SECONDS and text.isdecimal()
-    found = number if exact else number * 1e9
-    if not 0 <= found < _LAST:  # also what is no number
+        since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+        found = since // timedelta(microseconds=1) * 1000  # exact, as a float is not
+    else:
+        if not (number.is_finite() and 0 <= number < _LAST):
+            raise _no_time(text)
+        found = int(number if number > _MOST_SECONDS and number == int(number) else number * 10**9)
+    if not 0 <= found < _LAST:
         raise _no_time(text)
-    return int(text) if exact else int(found)
+    return found
 
 
 def _no_time(text: str) -> click.BadParameter:

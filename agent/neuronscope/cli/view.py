@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
+import re
 import sys
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from neuronscope.artifact import Artifact, load
+from neuronscope.cli.paths import RECORDING
+from neuronscope.replacing import replacement
 from neuronscope.viewer.coverage import not_captured
 from neuronscope.viewer.document import document
 from neuronscope.viewer.safe import visible
@@ -20,13 +21,25 @@ from neuronscope.viewer.terminal import print_trace
 from neuronscope.viewer.tree import Trace, traces
 
 
+def _hexadecimal(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not re.fullmatch("[0-9a-fA-F]{1,32}", text):
+        raise click.BadParameter(f"{text!r} is no beginning of a hexadecimal id")
+    return text
+
+
 @click.command()
-@click.argument("path", metavar="FILE|DIR", type=click.Path(path_type=Path))
+@RECORDING
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--html", "page", metavar="OUT", type=click.Path(path_type=Path), help="Write one HTML page.")
 @click.option("--follow", is_flag=True, help="Go on, and show new traces as they end.  Ctrl-C stops.")
 @click.option("--last", metavar="N", type=click.IntRange(1), help="Only the last N traces.")
-@click.option("--trace", "trace_id", metavar="ID", help="Only the trace whose id begins so (hex).")
+@click.option(
+    "--trace",
+    "trace_id",
+    metavar="ID",
+    callback=_hexadecimal,
+    help="Only the trace whose id begins so (hex).",
+)
 @click.option("--all-layers", is_flag=True, help="Show every layer of a model call.")
 def view(
     path: Path,
@@ -37,7 +50,10 @@ def view(
     trace_id: str | None,
     all_layers: bool,
 ) -> None:
-    """Show the traces in a `.nsz` file, or in a directory of them."""
+    """Show the traces in a `.nsz` file, or in a directory of them.
+
+    Exit code 1: no trace begins as --trace says.
+    """
     if follow and (page is not None or format_ == "json"):
         raise click.UsageError("--follow writes to the terminal, without --html and --format json")
     if follow:
@@ -46,36 +62,40 @@ def view(
         show_new(Console(), path, last=last or 0, trace_id=trace_id, all_layers=all_layers)
         return
     artifact = load(path)
+    if page is None and format_ == "text":
+        if not show(Console(), artifact, last=last, trace_id=trace_id, all_layers=all_layers):
+            raise click.exceptions.Exit(1)
+        return
+    artifact = _part(artifact, last, trace_id)
     if page is not None:
-        click.echo(write_page(artifact, page, last=last, trace_id=trace_id))
+        click.echo(write_page(artifact, page))
         return
-    if format_ == "json":
-        json.dump(document(artifact), sys.stdout, ensure_ascii=False, allow_nan=False)
-        sys.stdout.write("\n")
-        return
-    show(Console(), artifact, last=last, trace_id=trace_id, all_layers=all_layers)
+    json.dump(document(artifact), sys.stdout, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")
 
 
-def write_page(
-    artifact: Artifact, path: Path, *, last: int | None = None, trace_id: str | None = None
-) -> str:
+def _part(artifact: Artifact, last: int | None, trace_id: str | None) -> Artifact:
+    from neuronscope.viewer.page_data import narrowed
+
+    if last is None and trace_id is None:
+        return artifact
+    part = narrowed(artifact, last, trace_id)
+    if trace_id is not None and not part.telemetry.spans:
+        raise click.ClickException(f"no trace begins with {trace_id}")
+    return part
+
+
+def write_page(artifact: Artifact, path: Path) -> str:
     """Write an artifact as one HTML page, complete or not at all; what was written, in words.
 
     Raises:
         OSError: it cannot be written; the path is as it was.
     """
     from neuronscope.viewer.page import page as page_of
-    from neuronscope.viewer.page_data import narrowed
 
-    if last is not None or trace_id is not None:
-        artifact = narrowed(artifact, last, trace_id)
     text = page_of(artifact).encode("utf-8")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        temporary.write_bytes(text)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacement(path) as new:
+        new.write_bytes(text)
     spans, layers = len(artifact.telemetry.spans), len(artifact.telemetry.layer_snapshots)
     megabytes = len(text) / 1e6
     return (
@@ -90,8 +110,8 @@ def show(
     last: int | None = None,
     trace_id: str | None = None,
     all_layers: bool = False,
-) -> None:
-    """Print an artifact's traces as trees."""
+) -> bool:
+    """Print an artifact's traces as trees; False if the one asked for is not there."""
     records = artifact.telemetry
     found = traces(records.spans, records.layer_snapshots, artifact.services, artifact.logs)
     if trace_id is not None:
@@ -103,6 +123,7 @@ def show(
     for line in map(escape, map(visible, not_captured(artifact))):
         console.print(f"[yellow]not captured:[/] {line}", highlight=False)
     _print_damage(console, artifact, found)
+    return bool(found) or trace_id is None
 
 
 def _print_damage(console: Console, artifact: Artifact, found: list[Trace]) -> None:

@@ -87,7 +87,7 @@ def check(
             for record, _ in file.records(number, number + 1):
                 _count(report, record)
             progress(place.offset + place.length, file.size)
-        report.damage = file.damage
+        report.damage = file.damage_so_far  # everything was read
         if report.damage:
             report.missing = _missing(file)
         progress(file.size, file.size)

@@ -29,6 +29,10 @@ class ChunkPlace:
     first_time: int = 0
     last_time: int = 2**64 - 1
 
+    def may_have_records(self, start: int, end: int) -> bool:
+        """Is it of small records, and may some be of a time in [start, end)?"""
+        return self.chunk_class is ChunkClass.SMALL and self.first_time < end and self.last_time >= start
+
 
 @dataclass(frozen=True, slots=True)
 class Directory:

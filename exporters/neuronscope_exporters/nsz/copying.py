@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from neuronscope.exceptions import NszError
+from neuronscope.replacing import replacement
 from neuronscope.signals.records import Attributes, LayerRecord, LogRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz import layout
 from neuronscope_exporters.nsz.attributes import identifier, integer
@@ -106,7 +105,7 @@ def cut(
         OSError: `out` cannot be written; it is as it was.
     """
     segments, unreadable = open_all(paths, None)
-    heads = [head for segment in segments for head in segment.span_heads]
+    heads = [head for segment in segments for head in segment.each_span_head()]
     spans = _spans_of(heads, part)
     if not spans:
         raise NszError("no span is in this part")
@@ -181,7 +180,7 @@ def copy(
         progress(total, total)
 
     _write_atomically(out, resources, fill)
-    own = reduce(add, (segment.damage for segment in segments), Damage())
+    own = reduce(add, (segment.damage_so_far for segment in segments), Damage())
     left_out = [*_later_versions(segments), *(f"{n} × {topic}" for topic, n in sorted(unknown.items()))]
     return own + Damage(records=len(damaged), reasons=tuple(damaged[:20]), left_out=tuple(left_out))
 
@@ -234,19 +233,16 @@ def _readable(layer: LayerRecord, damaged: list[str]) -> LayerRecord:
 def _write_atomically(
     path: StrPath, resources: Sequence[Attributes], fill: Callable[[NszWriter], None]
 ) -> None:
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     lost: list[tuple[str, str]] = []
-    writer = NszWriter(temporary, resources, on_lost=lambda item, reason, _: lost.append((item, reason)))
-    try:
-        fill(writer)
-        complete = writer.close(sync=True)
+    with replacement(path) as new:
+        writer = NszWriter(new, resources, on_lost=lambda item, reason, _: lost.append((item, reason)))
+        try:
+            fill(writer)
+            complete = writer.close(sync=True)
+        finally:
+            writer.abandon()
         if writer.error is not None:
-            raise OSError(writer.error.errno, writer.error.strerror, str(target))
+            raise OSError(writer.error.errno, writer.error.strerror, os.fspath(path))
         if lost or not complete:
             what, why = lost[0] if lost else ("file", "incomplete")
-            raise NszError(f"{target}: {len(lost)} records cannot be stored; the first: {what}, {why}")
-        os.replace(temporary, target)
-    finally:
-        writer.abandon()
-        temporary.unlink(missing_ok=True)
+            raise NszError(f"{path}: {len(lost)} records cannot be stored; the first: {what}, {why}")

@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from functools import cached_property
 from typing import Final, TypeVar
 
-from neuronscope.exceptions import NszError, NszLimitError
+from neuronscope.exceptions import NszError
 from neuronscope.signals.records import AttributeValue, LayerRecord, LogRecord, SpanEvent, SpanRecord
 from neuronscope_exporters.nsz import codec, documents, layout
+from neuronscope_exporters.nsz.attributes import identifier, integer
 from neuronscope_exporters.nsz.chunks import ChunkPlace, Directory, locate
 from neuronscope_exporters.nsz.damage import Damage, DamageLog, Limits
 from neuronscope_exporters.nsz.identity import check_identity, check_version
 from neuronscope_exporters.nsz.layout import ChunkClass, Topic
+from neuronscope_exporters.nsz.messages import Messages
 from neuronscope_exporters.nsz.selection import FOREVER, Selection
 from neuronscope_exporters.nsz.source import Source
 from neuronscope_exporters.nsz.stored import StoredTensor
-from neuronscope_exporters.nsz.unpacking import unpack
 
 Resource = dict[str, AttributeValue]
 Record = SpanRecord | LayerRecord | LogRecord | SpanEvent
@@ -32,6 +33,16 @@ _READ_AHEAD: Final = 64  # chunks
 _ALWAYS: Final = (0, FOREVER)
 _CACHED: Final = ("spans_with_resource", "layers_with_resource", "logs_with_resource", "events", "span_heads")
 _LAYERS: Final = frozenset({Topic.TENSOR_SUMMARY, Topic.TENSOR_REF})
+_decode_span_head = documents.decoder(documents.SpanHead)
+
+
+def _sound_span_head(data: memoryview) -> documents.SpanHead:
+    head = _decode_span_head(data)
+    identifier(head.trace_id, 32)
+    identifier(head.span_id, 16)
+    integer(head.start_time_unix_nano)
+    integer(head.end_time_unix_nano)
+    return head
 
 
 class NszFile:
@@ -53,13 +64,11 @@ class NszFile:
         self._source = Source(path)
         self._limits = limits or Limits()
         self._log = DamageLog(self._limits)
-        self._unpacked: set[int] = set()
-        self._inflated_bytes = 0
         self.path = self._source.path
         check_identity(self._source, self._log)
         self._directory: Directory = locate(self._source, self._limits, self._log)
         self.finished = self._directory.finished
-        self._topics = {**layout.TOPIC_NAMES, **self._directory.topics}
+        self._messages = Messages(self._source, self._limits, self._log, self._directory.topics)
         self.manifest = self._read_manifest()
 
     @property
@@ -120,10 +129,14 @@ class NszFile:
     @cached_property
     def span_heads(self) -> list[documents.SpanHead]:
         """Name, ids, times and status of all spans, by start: several times as fast as `spans`."""
-        found = self._decode(documents.decoder(documents.SpanHead), {Topic.SPAN})
+        found = self._decode(_decode_span_head, {Topic.SPAN})
         # Decimal text of equal length sorts like the numbers.
         found.sort(key=lambda head: (len(head.start_time_unix_nano), head.start_time_unix_nano))
         return found
+
+    def each_span_head(self) -> Iterator[documents.SpanHead]:
+        """The same one at a time, in the order of the file, and only those whose ids and times make sense."""
+        return self._decoded(_sound_span_head, {Topic.SPAN}, kept=False)
 
     def find_spans(
         self,
@@ -217,9 +230,9 @@ class NszFile:
         """
         for place in self._directory.chunks[first:end]:
             if place.chunk_class is ChunkClass.SMALL:
-                for channel, data in self._messages(place):
+                for channel, data in self._messages.of(place, kept=False):
                     try:
-                        record = self._any(self._topics.get(channel), data)
+                        record = self._any(self._messages.topic(channel), data)
                     except NszError as error:
                         self._log.record(str(error))
                         continue
@@ -235,7 +248,7 @@ class NszFile:
 
     def topic(self, channel: int) -> str:
         """A channel's topic, as far as known."""
-        return self._topics.get(channel, f"channel {channel}")
+        return self._messages.topic(channel) or f"channel {channel}"
 
     def sound_chunks(self) -> set[int]:
         """Offsets of the chunks that can be read (of tensors': whose header can)."""
@@ -245,7 +258,7 @@ class NszFile:
         """The index of every sound checkpoint: what the file remembers of its chunks."""
         for place in self._directory.chunks:
             if place.chunk_class is ChunkClass.CHECKPOINT:
-                for channel, data in self._messages(place):
+                for channel, data in self._messages.of(place):
                     if channel == Topic.INDEX:
                         yield data
 
@@ -305,8 +318,8 @@ class NszFile:
         for place in self._directory.chunks:
             if place.chunk_class is not ChunkClass.CHECKPOINT:
                 continue
-            for channel, data in self._messages(place):
-                if self._topics.get(channel) != layout.TOPIC_NAMES[Topic.MANIFEST]:
+            for channel, data in self._messages.of(place):
+                if self._messages.topic(channel) != layout.TOPIC_NAMES[Topic.MANIFEST]:
                     continue
                 try:
                     manifest = documents.decode(documents.ManifestDocument, data)
@@ -325,26 +338,29 @@ class NszFile:
         self, decode: Callable[[memoryview], _T], topics: Set[Topic], within: tuple[int, int] = _ALWAYS
     ) -> list[_T]:
         """All sound records of the topics, in chunks that have messages within a time."""
-        found: list[_T] = []
+        return list(self._decoded(decode, topics, within))
+
+    def _decoded(
+        self,
+        decode: Callable[[memoryview], _T],
+        topics: Set[Topic],
+        within: tuple[int, int] = _ALWAYS,
+        *,
+        kept: bool = True,
+    ) -> Iterator[_T]:
         names = {layout.TOPIC_NAMES[topic] for topic in topics}
-        start, end = within
-        places = [
-            place
-            for place in self._directory.chunks
-            if place.chunk_class is ChunkClass.SMALL and place.first_time < end and place.last_time >= start
-        ]
+        places = [place for place in self._directory.chunks if place.may_have_records(*within)]
         for number, place in enumerate(places):
             if number % _READ_AHEAD == 0:  # on a cold file the disk's answers overlap
                 for later in places[number : number + 2 * _READ_AHEAD]:
                     self._source.will_need(later.offset, later.length)
-            for channel, data in self._messages(place):
-                if self._topics.get(channel) not in names:
+            for channel, data in self._messages.of(place, kept=kept):
+                if self._messages.topic(channel) not in names:
                     continue
                 try:
-                    found.append(decode(data))
+                    yield decode(data)
                 except NszError as error:
                     self._log.record(str(error))
-        return found
 
     def _any(self, topic: str | None, data: memoryview) -> tuple[Record, Resource] | None:
         """The record of a message; None for a topic that this version does not know."""
@@ -360,32 +376,6 @@ class NszFile:
         if topic == layout.TOPIC_NAMES[Topic.AGENT]:
             return codec.decode_event(data), self.resource
         return None
-
-    def _messages(self, place: ChunkPlace) -> Iterator[tuple[int, memoryview]]:
-        """(channel, data) of a chunk's messages; nothing, and damage, if it is not sound."""
-        try:
-            if place.length > self._limits.small_chunk_bytes + layout.CHUNK_HEADER_MAX:
-                raise NszLimitError(f"chunk of {place.length} bytes")
-            records = unpack(self._source.read(place.offset, place.length), self._limits)
-            messages, channels = layout.messages(records)
-            declared = [layout.parse_channel(body) for body in channels]
-        except NszError as error:
-            self._log.stretch(place.offset, place.length, str(error))
-            return
-        self._spend(place, len(records))
-        self._topics.update(declared)
-        yield from messages
-
-    def _spend(self, place: ChunkPlace, size: int) -> None:
-        if place.offset in self._unpacked:
-            return
-        self._unpacked.add(place.offset)
-        self._inflated_bytes += size
-        if self._inflated_bytes > self._limits.inflated_bytes:
-            raise NszLimitError(
-                f"{self.path} unpacks to more than {self._limits.inflated_bytes} bytes of records; "
-                "pass Limits(inflated_bytes=…) if you trust it"
-            )
 
     def _resource(self, position: int) -> Resource:
         return self._resources[position] if 0 <= position < len(self._resources) else {}

@@ -77,13 +77,28 @@ class Recording:
         return reduce(add, (segment.damage for segment in self.segments), Damage(files=self.unreadable))
 
     @property
+    def damage_so_far(self) -> Damage:
+        """What could not be read of what has been asked for; reads nothing more."""
+        return reduce(
+            add, (segment.damage_so_far for segment in self.segments), Damage(files=self.unreadable)
+        )
+
+    @property
     def finished(self) -> bool:
         """True when every segment was closed by its process."""
         return all(segment.finished for segment in self.segments)
 
     def resource_of(self, span: SpanRecord) -> Resource:
         """The resource of the process that made a span of this recording; empty for other spans."""
-        return self._resource_by_span.get((span.trace_id, span.span_id), {})
+        mine = self._resource_by_record.get(id(span))  # ranks with one seed have spans of the same ids
+        return self._resource_by_span.get((span.trace_id, span.span_id), {}) if mine is None else mine
+
+    @cached_property
+    def _resource_by_record(self) -> dict[int, Resource]:
+        """By the records of this recording themselves, which live as long as it does."""
+        return {
+            id(span): resource for segment in self.segments for span, resource in segment.spans_with_resource
+        }
 
     @cached_property
     def _resource_by_span(self) -> dict[tuple[int, int], Resource]:

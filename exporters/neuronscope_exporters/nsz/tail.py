@@ -11,6 +11,8 @@ from neuronscope_exporters.nsz.damage import Limits
 from neuronscope_exporters.nsz.files import closed_name, recordings
 from neuronscope_exporters.nsz.reader import NszFile, Record, Resource
 
+_Identity = tuple[int, int, str]  # device, inode, name of the finished file
+
 
 @dataclass(slots=True)
 class _Followed:
@@ -31,8 +33,8 @@ class Tail:
     def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
         self._path = Path(path)
         self._limits = limits
-        self._open: dict[tuple[int, int], _Followed] = {}
-        self._done: set[tuple[int, int]] = set()
+        self._open: dict[_Identity, _Followed] = {}
+        self._done: set[_Identity] = set()
 
     def poll(self) -> list[tuple[Record, Resource]]:
         """Records since the last poll, each with its resource, in the order in which they were written.
@@ -60,19 +62,29 @@ class Tail:
         self._open.clear()
 
     def _discover(self) -> None:
-        paths = recordings(self._path) if self._path.is_dir() else [self._path]
-        for path in paths:
+        found = recordings(self._path) if self._path.is_dir() else [self._path]
+        known: set[_Identity] = set()
+        for path in found:
             try:
-                status = path.stat()
-            except FileNotFoundError:
-                path = closed_name(path)  # noqa: PLW2901 - renamed between two looks
-                status = path.stat()
-            identity = status.st_dev, status.st_ino
-            if identity in self._open or identity in self._done:
-                continue
-            try:
-                self._open[identity] = _Followed(NszFile(path, self._limits))
-            except NszError:
-                if path == self._path and status.st_size:
+                known.add(self._look_at(path))
+            except FileNotFoundError:  # deleted by its retention between two looks
+                if path == self._path:
                     raise
-                continue  # just begun, or no recording: looked at again
+        self._done &= known
+
+    def _look_at(self, path: Path) -> _Identity:
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            path = closed_name(path)  # renamed between two looks
+            status = path.stat()
+        # The name as well: the file system gives the number of a deleted file to the next one.
+        identity = status.st_dev, status.st_ino, closed_name(path).name
+        if identity in self._open or identity in self._done:
+            return identity
+        try:
+            self._open[identity] = _Followed(NszFile(path, self._limits))
+        except NszError:
+            if path == self._path and status.st_size:
+                raise  # else just begun, or no recording: looked at again
+        return identity

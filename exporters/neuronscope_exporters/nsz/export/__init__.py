@@ -7,11 +7,11 @@ and returns how much it wrote.  Nothing that a file says becomes a path.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, Any
+
+from neuronscope.replacing import replacement
 
 Progress = Callable[[int, int], Any]
 
@@ -19,12 +19,7 @@ Progress = Callable[[int, int], Any]
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
     """A file that takes its name when it is complete; private."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
+    with replacement(path) as new:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb", 1 << 20) as file:
             yield file
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,0 +1,29 @@
+"""Recordings named on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from neuronscope.exceptions import NszError
+from neuronscope.exporters import registry
+
+_PATH: Final = click.Path(path_type=Path, exists=True)
+RECORDING: Final = click.argument("path", metavar="FILE|DIR", type=_PATH)
+RECORDINGS: Final = click.argument("paths", metavar="FILE|DIR…", nargs=-1, required=True, type=_PATH)
+
+
+def found_in(path: Path) -> list[Path]:
+    """A recording's files: itself, or those of the directory.
+
+    Raises:
+        NszError: a directory without any.
+    """
+    if not path.is_dir():
+        return [path]
+    found: list[Path] = registry.nsz("recordings")(path)
+    if not found:
+        raise NszError(f"the directory {path} holds no .nsz file")
+    return found

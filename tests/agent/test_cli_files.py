@@ -1,0 +1,162 @@
+"""Tools over files, given what a hurried person gives them: one line says what came, with an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from opentelemetry.trace import SpanKind
+
+from neuronscope.cli import main
+from neuronscope.signals.records import SpanRecord
+from neuronscope_exporters import nsz
+from neuronscope_exporters.nsz import codec
+
+TOOLS = {
+    "check": ["check"],
+    "ls": ["ls"],
+    "view": ["view"],
+    "merge": ["merge", "-o", "out.nsz"],
+    "cut": ["cut", "-o", "out.nsz"],
+    "perfetto": ["export", "--to", "perfetto", "-o", "out.json"],
+    "parquet": ["export", "--to", "parquet", "-o", "out"],
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A good recording, and what is none."""
+    monkeypatch.chdir(tmp_path)
+    nsz.write("good.nsz", [SpanRecord(7, 1, "chat", SpanKind.CLIENT, 10, 20, {})], [], {"service.name": "a"})
+    Path("empty").mkdir()
+    Path("none.nsz").write_bytes(b"")
+    Path("json.nsz").write_text('{"a": 1}')
+    os.mkfifo("pipe.nsz")
+    Path("mixed").mkdir()
+    Path("mixed/a.nsz").write_bytes(Path("good.nsz").read_bytes())
+    Path("mixed/b.nsz").write_text('{"a": 1}')
+    return tmp_path
+
+
+def neuronscope(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of the command."""
+    monkeypatch.setattr(sys, "argv", ["neuronscope", *arguments])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr()
+    return int(ended.value.code or 0), told.out, told.err
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(
+    ("path", "code", "words"),
+    [
+        ("missing.nsz", 2, "'missing.nsz' does not exist"),
+        ("empty", 1, "the directory empty holds no .nsz file"),
+        ("none.nsz", 1, "none.nsz is empty"),
+        ("json.nsz", 1, "json.nsz is not an .nsz file: it looks like JSON"),
+        ("pipe.nsz", 1, "pipe.nsz is not a regular file"),
+        ("/dev/null", 1, "/dev/null is not a regular file"),
+    ],
+)
+def test_what_is_no_recording_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tool: str,
+    path: str,
+    code: int,
+    words: str,
+) -> None:
+    """By every tool alike, without a traceback and without an output."""
+    found, out, err = neuronscope(monkeypatch, capsys, *TOOLS[tool], path)
+    assert found == code
+    assert words in out + err
+    assert not [name for name in os.listdir() if name.startswith(("out", "."))]
+
+
+@pytest.mark.parametrize(("tool", "code"), [(tool, int(tool in {"check", "ls"})) for tool in TOOLS])
+def test_a_file_of_a_directory_that_is_none_is_told_and_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tool: str, code: int
+) -> None:
+    """Copies and exports of the rest are made; whoever asks what is there gets an exit code."""
+    found, out, err = neuronscope(monkeypatch, capsys, *TOOLS[tool], "mixed")
+    assert found == code
+    assert (out + err).count("mixed/b.nsz is not an .nsz file") == 1
+    assert "out" in out or "chat" in out or "mixed/a.nsz" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["merge", "good.nsz", "-o", "no/out.nsz"], 1, "no/out.nsz: No such file or directory"),
+        (["merge", "good.nsz", "-o", "pipe.nsz", "--force"], 1, "pipe.nsz is not a regular file"),
+        (["merge", "good.nsz", "-o", "good.nsz"], 2, "good.nsz exists; --force replaces it"),
+        (["view", "good.nsz", "--html", "pipe.nsz"], 1, "pipe.nsz is not a regular file"),
+        (["view", "good.nsz", "--html", "no/x.html"], 1, "no/x.html: No such file or directory"),
+        (["export", "good.nsz", "--to", "otlp-json", "-o", "pipe.nsz", "--force"], 1, "not a regular file"),
+        (["export", "good.nsz", "--to", "csv"], 2, "'csv' is not one of"),
+        (["cut", "good.nsz", "-o", "x.nsz", "--from", "5", "--to", "5"], 2, "--to is not after --from"),
+        (["cut", "good.nsz", "-o", "x.nsz", "--span", "ff"], 1, "no span is in this part"),
+        (["cut", "good.nsz", "-o", "x.nsz", "--span", "zz"], 2, "'zz' is no hexadecimal id"),
+        (["view", "good.nsz", "--trace", "xyz"], 2, "'xyz' is no beginning of a hexadecimal id"),
+        (["view", "good.nsz", "--trace", "ff"], 1, "no trace begins with ff"),
+        (["view", "good.nsz", "--trace", "ff", "--format", "json"], 1, "no trace begins with ff"),
+        (["view", "good.nsz", "--trace", "ff", "--html", "x.html"], 1, "no trace begins with ff"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    words: str,
+) -> None:
+    """What came and what was expected; nothing is written, and what was there is as it was."""
+    before = {name: os.lstat(name).st_mtime_ns for name in os.listdir()}
+    found, out, err = neuronscope(monkeypatch, capsys, *arguments)
+    assert found == code
+    assert words in out + err
+    assert len((out + err).strip().splitlines()) == 1
+    assert {name: os.lstat(name).st_mtime_ns for name in os.listdir()} == before
+
+
+def test_json_has_only_the_traces_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--trace and --last choose whatever the form."""
+    spans = [SpanRecord(trace, 1, f"call {trace}", SpanKind.CLIENT, trace, trace + 1, {}) for trace in (1, 2)]
+    nsz.write("two.nsz", spans, [], {})
+    for chosen in (["--trace", f"{1:032x}"], ["--last", "1"]):
+        code, out, _ = neuronscope(monkeypatch, capsys, "view", "two.nsz", "--format", "json", *chosen)
+        assert code == 0
+        assert ("call 1" in out, "call 2" in out) == (chosen[0] == "--trace", chosen[0] == "--last")
+
+
+def test_ls_passes_over_spans_whose_times_make_no_sense(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hostile file with right checksums: numbers of ten thousand digits, words for times."""
+    data = [
+        b'{"traceId":"%032x","spanId":"%016x","name":"x","kind":1,"startTimeUnixNano":"%b","endTimeUnixNano":"9"}'
+        % (1, number, when)
+        for number, when in ((1, b"5"), (2, b"9" * 10_000), (3, b"soon"))
+    ]
+    encoded = iter(data)
+
+    def encode(_span: SpanRecord, _resource: int) -> bytes:
+        return next(encoded)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(codec, "encode_span", encode)
+        nsz.write("odd.nsz", [SpanRecord(1, 1, "x", SpanKind.CLIENT, 5, 9, {})] * 3, [], {})
+    code, out, _ = neuronscope(monkeypatch, capsys, "ls", "odd.nsz", "--format", "json")
+    assert code == 0
+    assert '"spans": 1,' in out
+    code, out, err = neuronscope(monkeypatch, capsys, "cut", "odd.nsz", "-o", "cut.nsz", "--trace", "1")
+    assert code == 0, err
+    assert len(nsz.read("cut.nsz").spans) == 1
