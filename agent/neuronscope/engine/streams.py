@@ -13,7 +13,7 @@ import inspect
 from array import array
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import GeneratorType
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from neuronscope.engine.chunks import HAND_OVER_EVERY, TIMED_EVERY, new_chunks
 from neuronscope.engine.guard import GUARD
@@ -152,8 +152,10 @@ class StreamState:
         GUARD.call(self._site, finish, self, error)
 
     def fail(self, error: BaseException) -> None:
-        """The stream raised into the service."""
-        if isinstance(error, GeneratorExit):
+        """The stream raised into the service, or has come to its end."""
+        if isinstance(error, StopIteration | StopAsyncIteration):
+            self.close("complete")
+        elif isinstance(error, GeneratorExit):
             self.close("client_closed")
         elif isinstance(error, asyncio.CancelledError):
             self.close("cancelled", error)
@@ -248,15 +250,32 @@ def _observed(inner: Generator[Any, Any, Any], state: StreamState) -> Generator[
         state.source = None
 
 
-class ObservedIterator:
-    """A synchronous iterator that tells a `StreamState` what passes through it."""
+class _Observed:
+    """An iterator that tells a `StreamState` what passes through it; the rest is the inner one's."""
 
     __slots__ = ("_inner", "_next", "_state")
+    _STEP: ClassVar[str]
 
     def __init__(self, inner: Any, state: StreamState) -> None:
         self._inner = inner
-        self._next = inner.__next__
+        self._next = getattr(inner, self._STEP)
         self._state = state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _closing(self, method: str) -> Callable[[], Any] | None:
+        """The service closes the stream: the inner one's way to do that, if it has one."""
+        GUARD.always("streams.end", self._state.close, "client_closed")
+        close: Callable[[], Any] | None = getattr(self._inner, method, None)
+        return close
+
+
+class ObservedIterator(_Observed):
+    """A synchronous one."""
+
+    __slots__ = ()
+    _STEP = "__next__"
 
     def __iter__(self) -> ObservedIterator:
         return self
@@ -266,9 +285,6 @@ class ObservedIterator:
         state.fetch()
         try:
             chunk = self._next()
-        except StopIteration:
-            GUARD.always("streams.end", state.close, "complete")
-            raise
         except BaseException as error:
             GUARD.always("streams.end", state.fail, error)
             raise
@@ -279,27 +295,19 @@ class ObservedIterator:
 
     def close(self) -> None:
         """Close the inner iterator where it can be closed."""
-        GUARD.always("streams.end", self._state.close, "client_closed")
-        close = getattr(self._inner, "close", None)
+        close = self._closing("close")
         if close is not None:
             close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def __reduce_ex__(self, protocol: object) -> Any:
         return iter, (self._inner,)  # copies and pickles are of the stream, and are not observed
 
 
-class ObservedAsyncIterator:
-    """The asynchronous twin of `ObservedIterator`."""
+class ObservedAsyncIterator(_Observed):
+    """An asynchronous one."""
 
-    __slots__ = ("_inner", "_next", "_state")
-
-    def __init__(self, inner: Any, state: StreamState) -> None:
-        self._inner = inner
-        self._next = inner.__anext__
-        self._state = state
+    __slots__ = ()
+    _STEP = "__anext__"
 
     def __aiter__(self) -> ObservedAsyncIterator:
         return self
@@ -309,9 +317,6 @@ class ObservedAsyncIterator:
         state.fetch()
         try:
             chunk = await self._next()
-        except StopAsyncIteration:
-            GUARD.always("streams.end", state.close, "complete")
-            raise
         except BaseException as error:
             GUARD.always("streams.end", state.fail, error)
             raise
@@ -322,13 +327,9 @@ class ObservedAsyncIterator:
 
     async def aclose(self) -> None:
         """Close the inner iterator where it can be closed."""
-        GUARD.always("streams.end", self._state.close, "client_closed")
-        aclose = getattr(self._inner, "aclose", None)
+        aclose = self._closing("aclose")
         if aclose is not None:
             await aclose()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def __reduce_ex__(self, protocol: object) -> Any:
         return aiter, (self._inner,)
