@@ -92,7 +92,16 @@ WAYS: list[tuple[Any, list[dict[str, Any]]]] = [
     (old_embeddings, [{names.EMBEDDING_DIMENSIONS: 3, names.INPUT_COUNT: 1, names.INPUT_TOKENS: None}]),
     (messages_from_a_generator, [COMPLETE]),
     (no_model_call, []),
-    (error_in_the_stream, [{names.ERROR_TYPE: "ollama._types.ResponseError", names.STREAM_END: "error"}]),
+    (
+        error_in_the_stream,
+        [
+            {
+                names.ERROR_TYPE: "ollama._types.ResponseError",
+                names.STREAM_END: "error",
+                names.HTTP_RESPONSE_STATUS_CODE: None,  # the SDK's own -1 is none
+            }
+        ],
+    ),
     (ended_before_it_was_done, [{names.ERROR_TYPE: "stream_cut_off", names.OUTPUT_TOKENS: None}]),
     (send_into_the_generator, [{names.STREAM_END: "client_closed", names.STREAM_CHUNKS: 2}]),
 ]

@@ -325,7 +325,8 @@ def error_facts(error: BaseException, snapshot: Snapshot) -> ErrorFacts:
         if told is not None:
             return told
     status = getattr(error, "status_code", None)
-    return ErrorFacts(type_name(error), status if isinstance(status, int) else None)
+    # Some clients have a number there although no server has answered: Ollama's -1.
+    return ErrorFacts(type_name(error), status if isinstance(status, int) and status >= 100 else None)
 
 
 def type_name(error: BaseException) -> str:
