@@ -50,6 +50,7 @@ static PyMethodDef functions[] = {
     ONE("describe", ns_describe),
     ONE("summarize", ns_summarize),
     FAST("tell", ns_tell),
+    FAST("notifying", ns_notifying),
     FAST("bind_notes", ns_bind_notes),
     FAST("notes_waiting", ns_notes_waiting),
     FAST("take_notes", ns_take_notes),

@@ -48,7 +48,8 @@ PyObject *ns_bind_ops(PyObject *module, Args args, Py_ssize_t n);           /* t
 PyObject *ns_bind_tensors(PyObject *module, Args args, Py_ssize_t n);       /* torch_tensors.c */
 PyObject *ns_describe(PyObject *module, PyObject *tensor);
 PyObject *ns_summarize(PyObject *module, PyObject *tensor);
-PyObject *ns_tell(PyObject *module, Args args, Py_ssize_t n);
+PyObject *ns_tell(PyObject *module, Args args, Py_ssize_t n);                /* torch_telling.c */
+PyObject *ns_notifying(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_bind_notes(PyObject *module, Args args, Py_ssize_t n);         /* torch_notes.c */
 PyObject *ns_notes_waiting(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_take_notes(PyObject *module, Args args, Py_ssize_t n);

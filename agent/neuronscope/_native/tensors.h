@@ -6,10 +6,12 @@
 
 /* Functions of torch's and ours, and what else `bind_tensors` takes, in its order. */
 enum { MODES, KEYS, TRACING, TRANSFORM, DISPATCH, ON_DEVICE, RAW, DYNAMO, REAL, FIRST, SNAPSHOT, FAULT, FUNCTIONS };
-enum { TENSOR = FUNCTIONS, PARAMETER, TYPES, OTHER_KEYS, SUMMARY, DISABLED, NOTIFYING, KERNEL, HOLD, COUNT };
+enum { TENSOR = FUNCTIONS, PARAMETER, TYPES, OTHER_KEYS, SUMMARY, DISABLED, COMPILER, QUESTION, NOTHING, KERNEL, HOLD, COUNT };
 
 extern Function ns_torch[FUNCTIONS];
-extern PyObject *ns_disabled, *ns_notifying; /* the guard's sites; whether an observer runs in this thread */
+extern PyObject *ns_disabled;                 /* the guard's sites */
+extern PyObject *ns_compiler, *ns_question;   /* torch.compiler's namespace; its `is_compiling`, if that is known */
+extern PyObject *ns_nothing;                  /* a snapshot's attributes */
 
 typedef struct {
     double count, finite, mean, squares, energy, low, high, zeros, nans, infs;
@@ -29,7 +31,7 @@ int ns_is_exact(PyObject *tensor);
 /* False while something runs the model to learn its structure; -1 with an exception. */
 int ns_is_real(void);
 
-/* Does an observer run in some thread? */
+/* Does an observer run in this thread? */
 int ns_is_notifying(void);
 
 /* Is any of the guard's sites switched off? */

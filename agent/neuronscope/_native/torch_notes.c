@@ -7,7 +7,7 @@
  * the long way. */
 #include "notes.h"
 #include "tensors.h"
-#include "torch.h"
+#include "turns.h"
 #include <math.h>
 #include <time.h>
 
@@ -15,7 +15,7 @@ enum { CONTEXT, RECORDING, GRAPH, CLOCK, OURS, WAKE = OURS, REFILL, GROUPS, GIVE
 enum { MOST = 8192, TOGETHER = 8, WAKE_EVERY = 256, CLOCKED_EVERY = 16 };
 
 static Function asked[OURS];
-static PyObject *wake, *refill, *groups, *active_name, *callback_name, *shape_name;
+static PyObject *wake, *refill, *groups, *shape_name;
 
 typedef struct {
     PyObject *told, *shape, *elements; /* held */
@@ -40,9 +40,7 @@ ns_bind_notes(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
             return PyErr_Format(PyExc_TypeError, "bind_notes takes functions first");
     if (!PyDict_Check(args[GROUPS]))
         return PyErr_Format(PyExc_TypeError, "bind_notes takes a dictionary of process groups");
-    if (shape_name == NULL && ((active_name = PyUnicode_InternFromString("active")) == NULL ||
-                               (callback_name = PyUnicode_InternFromString("callback")) == NULL ||
-                               (shape_name = PyUnicode_InternFromString("shape")) == NULL))
+    if (shape_name == NULL && (shape_name = PyUnicode_InternFromString("shape")) == NULL)
         return NULL;
     for (int i = 0; i < OURS; i++) {
         Py_XDECREF(asked[i].callable);
@@ -63,12 +61,11 @@ ns_bind_notes(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
 static PyObject *
 permit_of(PyObject *observer)
 {
-    PyObject *active = PyObject_GetAttr(observer, active_name);
-    Py_XDECREF(active);
-    if (active != Py_True)
-        return active == Py_False ? Py_None : NULL;
-    PyObject *callback = PyObject_GetAttr(observer, callback_name);
-    Py_XDECREF(callback); /* the observer holds it */
+    if (!PyObject_TypeCheck(observer, ns_observer_type))
+        return NULL;
+    if (!((NsObserver *)observer)->active)
+        return Py_None;
+    PyObject *callback = ((NsObserver *)observer)->callback;
     if (callback == NULL || !PyObject_TypeCheck(callback, ns_holder_type))
         return NULL;
     PyObject *permit = ((Holder *)callback)->permit;

@@ -40,7 +40,7 @@ ns_add_turns(PyObject *module)
     ns_run_type = (PyTypeObject *)PyType_FromSpec(&spec);
     if (ns_run_type == NULL || PyModule_AddObjectRef(module, "RunTurns", (PyObject *)ns_run_type) < 0)
         return -1;
-    return ns_add_slots(module) < 0 || ns_add_sites(module) < 0 || ns_visits_ready() < 0 ||
+    return ns_add_slots(module) < 0 || ns_add_observers(module) < 0 || ns_add_sites(module) < 0 || ns_visits_ready() < 0 ||
                    ns_add_traces(module) < 0 || ns_add_takes(module) < 0
                ? -1
                : ns_add_ops(module);

@@ -1,8 +1,17 @@
 /* Telling a torch module's observers of its output: the twin of `torch.slots._notify` in Python. */
 #include "tensors.h"
+#include "turns.h"
 
-static Py_ssize_t telling; /* threads in which observers run */
-static PyObject *now_name, *active_name, *site_name, *callback_name, *tensor_name, *whole_name, *slot_site;
+PyTypeObject *ns_observer_type;
+
+/* What a snapshot keeps, in the order in which `lend` sets it. */
+enum { WHOLE, LENT, MEASURED, MORE, ARRAY, SHAPE, DTYPE, NBYTES, FIELDS };
+static const char *const field_texts[FIELDS] = {
+    "_whole", "_tensor", "_summary", "_more", "_array", "shape", "dtype", "_nbytes",
+};
+
+static _Thread_local int telling; /* do observers run? */
+static PyObject *fields[FIELDS], *slot_site, *question_name, *flag_name, *nobody;
 
 int
 ns_telling_ready(void)
@@ -11,13 +20,37 @@ ns_telling_ready(void)
         PyObject **where;
         const char *text;
     } words[] = {
-        {&now_name, "now"},           {&active_name, "active"},  {&site_name, "site"},       {&callback_name, "callback"},
-        {&tensor_name, "_tensor"},    {&whole_name, "_whole"},   {&slot_site, "torch.slot"},
+        {&slot_site, "torch.slot"}, {&question_name, "is_compiling"}, {&flag_name, "_is_compiling_flag"},
     };
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if ((*words[i].where = PyUnicode_InternFromString(words[i].text)) == NULL)
             return -1;
-    return 0;
+    for (int i = 0; i < FIELDS; i++)
+        if ((fields[i] = PyUnicode_InternFromString(field_texts[i])) == NULL)
+            return -1;
+    return (nobody = PyTuple_New(0)) == NULL ? -1 : 0;
+}
+
+/* `torch.compiler.is_compiling()`; -1 with an exception. */
+static int
+is_compiling(void)
+{
+    PyObject *question = PyDict_GetItemWithError(ns_compiler, question_name);
+    if (question == NULL) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_AttributeError, "torch.compiler has no is_compiling");
+        return -1;
+    }
+    if (question == ns_question) {
+        if (PyDict_GetItemWithError(ns_compiler, flag_name) == Py_False)
+            return 0;
+        if (PyErr_Occurred())
+            return -1;
+    }
+    PyObject *answer = PyObject_CallNoArgs(question);
+    int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    return truth;
 }
 
 int
@@ -63,20 +96,23 @@ contain(PyObject *site)
 static int
 tell_one(PyObject *observer, PyObject *snapshot)
 {
-    PyObject *active = PyObject_GetAttr(observer, active_name);
-    Py_XDECREF(active);
-    if (active == NULL || active == Py_False)
-        return active == NULL ? -1 : 0;
-    PyObject *site = PyObject_GetAttr(observer, site_name);
-    int off = site == NULL ? -1 : is_off(site);
+    if (!PyObject_TypeCheck(observer, ns_observer_type))
+        return PyErr_Format(PyExc_TypeError, "only observers are told"), -1;
+    NsObserver *told = (NsObserver *)observer;
+    if (!told->active)
+        return 0;
+    PyObject *site = Py_XNewRef(told->site);
+    int off = site == NULL || told->callback == NULL ? -1 : is_off(site);
     if (off == 0) {
-        PyObject *callback = PyObject_GetAttr(observer, callback_name);
-        PyObject *done = callback == NULL ? NULL : PyObject_CallFunctionObjArgs(callback, snapshot, NULL);
-        Py_XDECREF(callback);
+        PyObject *callback = Py_NewRef(told->callback);
+        PyObject *done = PyObject_CallFunctionObjArgs(callback, snapshot, NULL);
+        Py_DECREF(callback);
         Py_XDECREF(done);
         if (done == NULL)
             off = contain(site);
     }
+    else if (off < 0 && !PyErr_Occurred())
+        PyErr_SetString(PyExc_AttributeError, "this observer is not ready");
     Py_XDECREF(site);
     return off < 0 ? -1 : 0;
 }
@@ -90,35 +126,54 @@ tell_each(PyObject *observers, PyObject *snapshot)
     return 0;
 }
 
+/* `TorchSnapshot(tensor)`, made here where its `__init__` would do no more than this. */
+static PyObject *
+lend(PyObject *tensor)
+{
+    PyObject *kind = ns_torch[SNAPSHOT].callable, *told = ns_describe(NULL, tensor);
+    if (told == NULL)
+        return NULL;
+    if (told == Py_None || !PyType_Check(kind)) {
+        Py_DECREF(told);
+        return PyObject_CallFunctionObjArgs(kind, tensor, NULL);
+    }
+    newfunc make = (newfunc)PyType_GetSlot((PyTypeObject *)kind, Py_tp_new);
+    PyObject *snapshot = make((PyTypeObject *)kind, nobody, NULL);
+    PyObject *values[FIELDS] = {
+        tensor, tensor, Py_None, ns_nothing, Py_None, PyTuple_GetItem(told, 0), PyTuple_GetItem(told, 1),
+        PyTuple_GetItem(told, 2),
+    };
+    for (int i = 0; snapshot != NULL && i < FIELDS; i++)
+        if (PyObject_SetAttr(snapshot, fields[i], values[i]) < 0)
+            Py_CLEAR(snapshot);
+    Py_DECREF(told);
+    return snapshot;
+}
+
 static int
 tell(PyObject *observers, PyObject *output)
 {
     int real = ns_is_real();
     if (real <= 0)
         return real;
-    PyObject *now = PyObject_GetAttr(ns_notifying, now_name); /* what observers run is not observed itself */
-    Py_XDECREF(now);
-    if (now != Py_False)
-        return now == NULL ? -1 : 0;
+    if (telling) /* what observers run is not observed itself */
+        return 0;
     PyObject *tensor = ns_is_exact(output) ? Py_NewRef(output) : ns_ask(&ns_torch[FIRST], output);
     if (tensor == NULL || tensor == Py_None) {
         Py_XDECREF(tensor);
         return tensor == NULL ? -1 : 0;
     }
-    PyObject *snapshot = PyObject_CallFunctionObjArgs(ns_torch[SNAPSHOT].callable, tensor, NULL);
+    PyObject *snapshot = lend(tensor);
     Py_DECREF(tensor);
     if (snapshot == NULL)
         return -1;
-    telling++;
-    int failed = PyObject_SetAttr(ns_notifying, now_name, Py_True);
-    if (failed == 0)
-        failed = tell_each(observers, snapshot);
-    telling--;
+    telling = 1;
+    int failed = tell_each(observers, snapshot), ended = 0;
+    telling = 0;
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
-    int ended = PyObject_SetAttr(ns_notifying, now_name, Py_False);
-    if (PyObject_SetAttr(snapshot, tensor_name, Py_None) < 0 || /* the loan ends: `close` */
-        PyObject_SetAttr(snapshot, whole_name, Py_None) < 0)
+    if (PyObject_SetAttr(snapshot, fields[LENT], Py_None) < 0 || /* the loan ends: `close` */
+        PyObject_SetAttr(snapshot, fields[WHOLE], Py_None) < 0)
         ended = -1;
     Py_DECREF(snapshot);
     if (failed) {
@@ -128,10 +183,33 @@ tell(PyObject *observers, PyObject *output)
     return failed || ended ? -1 : 0;
 }
 
+/* --- the type ----------------------------------------------------------------------------------------- */
+
+NS_COLLECTED(NsObserver, observer, callback, 3)
+
+static PyMemberDef observer_members[] = {
+    NS_FIELD(NsObserver, callback), NS_FIELD(NsObserver, site), NS_FIELD(NsObserver, slot), NS_FLAG(NsObserver, active),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot observer_slots[] = {
+    {Py_tp_traverse, observer_traverse}, {Py_tp_clear, observer_clear}, {Py_tp_dealloc, observer_dealloc},
+    {Py_tp_members, observer_members},   {0, NULL},
+};
+
+static PyType_Spec observer_spec = {"neuronscope._native.ObserverTurns", sizeof(NsObserver), 0, NS_KIND, observer_slots};
+
+int
+ns_add_observers(PyObject *module)
+{
+    ns_observer_type = (PyTypeObject *)PyType_FromSpec(&observer_spec);
+    return ns_observer_type == NULL ? -1 : PyModule_AddObjectRef(module, "ObserverTurns", (PyObject *)ns_observer_type);
+}
+
 int
 ns_is_notifying(void)
 {
-    return telling != 0;
+    return telling;
 }
 
 int
@@ -177,7 +255,6 @@ ns_call_undisturbed(PyObject *function, PyObject *argument)
     return undisturbed(call, function, argument);
 }
 
-/* Note the output, or tell its observers. */
 static int
 tell_safely(PyObject *observers, PyObject *output)
 {
@@ -198,5 +275,15 @@ ns_tell(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
         return NULL;
     if (!PyTuple_Check(args[0]) || ns_disabled == NULL)
         return PyErr_Format(PyExc_TypeError, "tell takes a tuple of observers");
-    return tell_safely(args[0], args[1]) < 0 ? NULL : Py_NewRef(Py_None);
+    int compiling = is_compiling();
+    if (compiling < 0 || (!compiling && tell_safely(args[0], args[1]) < 0))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* notifying() -> do observers run in this thread? */
+PyObject *
+ns_notifying(PyObject *Py_UNUSED(module), Args Py_UNUSED(args), Py_ssize_t n)
+{
+    return ns_takes("notifying", n, 0) ? PyBool_FromLong(telling) : NULL;
 }

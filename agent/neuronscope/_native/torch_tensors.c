@@ -14,7 +14,7 @@ static const char *const method_texts[METHODS] = {
 };
 
 Function ns_torch[FUNCTIONS];
-PyObject *ns_disabled, *ns_notifying;
+PyObject *ns_disabled, *ns_compiler, *ns_question, *ns_nothing;
 static Function methods[METHODS];
 static PyObject *tensor_type, *parameter_type, *types, *summary_type;
 static unsigned long long other_keys;
@@ -88,8 +88,8 @@ ns_bind_tensors(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
     for (int i = 0; i < FUNCTIONS; i++)
         if (!PyCallable_Check(args[i]) && !(i == ON_DEVICE && args[i] == Py_None))
             return PyErr_Format(PyExc_TypeError, "bind_tensors takes functions first");
-    if (!PyDict_Check(args[TYPES]) || !PyAnySet_Check(args[DISABLED]))
-        return PyErr_Format(PyExc_TypeError, "bind_tensors takes element types and switched-off sites");
+    if (!PyDict_Check(args[TYPES]) || !PyAnySet_Check(args[DISABLED]) || !PyDict_Check(args[COMPILER]))
+        return PyErr_Format(PyExc_TypeError, "bind_tensors takes element types, switched-off sites and a namespace");
     unsigned long long keys = PyLong_AsUnsignedLongLongMask(args[OTHER_KEYS]);
     void *address = PyErr_Occurred() ? NULL : PyLong_AsVoidPtr(args[KERNEL]);
     Py_ssize_t hold = PyErr_Occurred() ? 0 : PyLong_AsSsize_t(args[HOLD]);
@@ -99,8 +99,10 @@ ns_bind_tensors(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
         Py_XDECREF(ns_torch[i].callable);
         ns_torch[i] = ns_resolve(args[i]);
     }
-    PyObject **values[] = {&tensor_type, &parameter_type, &types, NULL, &summary_type, &ns_disabled, &ns_notifying};
-    for (int i = 0; i < 7; i++)
+    PyObject **values[] = {
+        &tensor_type, &parameter_type, &types, NULL, &summary_type, &ns_disabled, &ns_compiler, &ns_question, &ns_nothing,
+    };
+    for (int i = 0; i < KERNEL - TENSOR; i++)
         if (values[i] != NULL) {
             PyObject *before = *values[i];
             *values[i] = Py_NewRef(args[TENSOR + i]);

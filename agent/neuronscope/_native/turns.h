@@ -29,10 +29,18 @@ typedef struct {
     Py_ssize_t size;
 } NsSlot;
 
-extern PyTypeObject *ns_run_type, *ns_site_type, *ns_slot_type;
+/* Who is told of a module's outputs. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *callback, *site, *slot;
+    char active;
+} NsObserver;
+
+extern PyTypeObject *ns_run_type, *ns_site_type, *ns_slot_type, *ns_observer_type;
 
 /* Each file's types, added to the module; -1 with an exception. */
 int ns_add_slots(PyObject *module);
+int ns_add_observers(PyObject *module);
 int ns_add_sites(PyObject *module);
 int ns_visits_ready(void);
 int ns_add_traces(PyObject *module);

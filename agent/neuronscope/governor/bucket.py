@@ -186,7 +186,7 @@ class Bucket(Purse):
         self._reopen()
         self._judge(now)
         withheld = self.exhausted or self._full_off or self._closed
-        if withheld or not self._after_known:
+        if withheld or not (self._free or self._after_known):
             self._take_back()
             self._surplus = 0.0
         elif self._free:

@@ -92,11 +92,15 @@ class Budget(Bucket):
             self.tick()
 
     def advance(self) -> None:
-        """Fill the allowance, out of which captures may be taken without asking: see `settle`."""
-        if self.allowance.left > self._grant / 16:
+        """Fill the allowance, out of which captures may be taken without asking: see `settle`.
+
+        An eighth of the grant, which expectations may be wrong about; or all of it, where nothing is withheld.
+        """
+        most = self._grant if self._free else self._grant / 8
+        if self.allowance.left > most / 2:
             return
         with self._lock:
-            more = min(self._grant / 8 - self.allowance.left, self._surplus / 2)
+            more = min(most - self.allowance.left, self._surplus / 2)
             if more > 0 and not self._paused:
                 self._surplus -= more
                 self._lent += more

@@ -152,6 +152,17 @@ def _plain_call() -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] 
 PLAIN_CALL: Final = _plain_call()
 
 
+def _compiling() -> Callable[[], bool] | None:
+    """`torch.compiler.is_compiling`, where it is known to do nothing but read a flag."""
+    question: Any = torch.compiler.is_compiling
+    known = ("torch", "jit", "is_scripting", "_is_compiling_flag")
+    return question if question.__code__.co_names == known else None
+
+
+# Where the answer is, and who gives it if it is no more than `_is_compiling_flag` there.
+COMPILING: Final[tuple[dict[str, Any], Callable[[], bool] | None]] = vars(torch.compiler), _compiling()
+
+
 def calls_forward(kind: Any) -> bool:
     """Is a call of a module of this class one of its `forward` as long as there are no hooks?"""
     plain: Any = torch.nn.Module

@@ -32,6 +32,7 @@ from neuronscope.summaries import kernel
 from neuronscope_instrumentation.torch.internals import (
     CALL,
     COMPILED_CALL,
+    COMPILING,
     FOR_COMPILED,
     class_of,
     is_real_run,
@@ -40,7 +41,7 @@ from neuronscope_instrumentation.torch.internals import (
     skip_in_dynamo,
 )
 from neuronscope_instrumentation.torch.outputs import first_tensor
-from neuronscope_instrumentation.torch.snapshot import TorchSnapshot
+from neuronscope_instrumentation.torch.snapshot import NOTHING, TorchSnapshot
 from neuronscope_instrumentation.torch.summary import ELEMENTS, OTHER_KEYS
 
 # Methods, looked up on the instance, that copy its dictionary or keep its `_call_impl`.
@@ -56,14 +57,30 @@ class _Notifying(threading.local):
 _notifying: Final = _Notifying()
 
 
-class Observer:
+class PlainObserverTurns:
+    """What telling an observer needs of it."""
+
+    __slots__ = ("active", "callback", "site", "slot")
+
+    active: bool
+    callback: LayerCallback
+    site: str
+    slot: Slot
+
+
+ObserverTurns = PlainObserverTurns
+if not TYPE_CHECKING:
+    ObserverTurns = find("ObserverTurns") or PlainObserverTurns
+
+
+class Observer(ObserverTurns):
     """One callback on one module.
 
     Attributes:
         active: False once undone; a forward already under way then no longer calls it.
     """
 
-    __slots__ = ("active", "callback", "site", "slot")
+    __slots__ = ()
 
     def __init__(self, slot: Slot, callback: LayerCallback) -> None:
         self.slot = slot
@@ -207,9 +224,11 @@ class Slot(SlotTurns):
             for edit in self.edits:
                 output = edit(output)
         observers = self.observers
-        if observers and not torch.compiler.is_compiling():  # to Dynamo a constant: it traces no further
+        if observers and not _dynamo_traces():  # to Dynamo a constant: it traces no further
             if _tell is not None:
                 _tell(observers, output)
+                return output
+            if torch.compiler.is_compiling():
                 return output
             compiler = set_dynamo(None)  # else it would compile what runs here
             try:
@@ -489,7 +508,7 @@ def _call_tapped(
     output: Any = None
     failed = True
     opened: list[tuple[Tap, Any]] = []
-    if not torch.compiler.is_compiling() and not _notifying.now and is_real_run():
+    if not torch.compiler.is_compiling() and not _is_notifying() and is_real_run():
         opened = [(each, GUARD.call("torch.tap", each.enter, module, args, kwargs)) for each in taps]
     try:
         kind = class_of(module)
@@ -537,6 +556,15 @@ def _notify(observers: tuple[Observer, ...], output: object) -> None:
 
 leave: Final[Callable[[list[Any]], None]] = choose("leave", _leave)
 
+_dynamo_traces: Final = torch.compiler.is_dynamo_compiling
+
+
+def _plain_is_notifying() -> bool:
+    return _notifying.now
+
+
+# Do observers run in this thread?
+_is_notifying: Final = choose("notifying", _plain_is_notifying)
 # What ends `Slot.__call__`, compiled, with the guard around each observer.
 _tell: Final[Callable[[tuple[Observer, ...], object], None] | None] = find("tell")
 
@@ -547,8 +575,8 @@ def _bind() -> None:
         compiled, _ = kernel.load()
         bind(
             *FOR_COMPILED, set_dynamo, is_real_run, first_tensor, TorchSnapshot, GUARD.fault,
-            torch.Tensor, torch.nn.Parameter, ELEMENTS, OTHER_KEYS, TensorSummary, GUARD.disabled, _notifying,
-            0 if compiled is None else compiled.address, kernel.HOLD_GIL,
+            torch.Tensor, torch.nn.Parameter, ELEMENTS, OTHER_KEYS, TensorSummary, GUARD.disabled, *COMPILING,
+            NOTHING, 0 if compiled is None else compiled.address, kernel.HOLD_GIL,
         )  # fmt: skip
 
 

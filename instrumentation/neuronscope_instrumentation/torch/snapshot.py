@@ -89,10 +89,12 @@ class TorchSnapshot(TensorSnapshot):
         Raises:
             UnsupportedTensorError: the tensor has no plain dense memory to read.
         """
-        tensor = self._live()
-        if self._summary is None:  # several observers of one layer share it
-            self._summary = summarize(tensor)
-        return self._summary
+        tensor, found = self._tensor, self._summary
+        if tensor is None:
+            tensor = self._live()
+        if found is None:  # several observers of one layer share it
+            self._summary = found = summarize(tensor)
+        return found
 
     def summarize_later(self) -> Callable[[], TensorSummary] | None:
         """On an accelerator: start, and wait elsewhere; None on the CPU, where an in-place layer may follow.
