@@ -18,6 +18,7 @@ import neuronscope as ns
 from client_bedrock import ASKED, CASE, COMPLETE, STREAMED, async_client, session, sync_client, where
 from client_cases import CANARY, agent, facts_like, observe, three_ways
 from neuronscope import platform
+from neuronscope.instrumentation import Response
 from neuronscope.signals import names
 from neuronscope.testing.fake_bedrock import FakeBedrock, converse, converse_stream, error, stream_of
 from neuronscope_instrumentation.bedrock import converse as words
@@ -249,3 +250,14 @@ def test_input_tokens_include_cached_ones() -> None:
         "cache_write_tokens": 5,
     }
     assert words.usage(None) == {}
+
+
+def test_what_a_cache_keeps_for_an_hour_is_told_apart() -> None:
+    """Whole and streamed; a minute's is not."""
+    details = [{"ttl": "1h", "inputTokens": 4}, {"ttl": "5m", "inputTokens": 6}]
+    usage = {"inputTokens": 1, "outputTokens": 1, "cacheWriteInputTokens": 10, "cacheDetails": details}
+    whole = words.read_converse({"usage": usage}, False)
+    streamed = words.fold_converse(Response(), {"metadata": {"usage": usage}}, False)
+    for told in (whole, streamed):
+        assert told.cache_write_tokens == 10
+        assert told.extra[names.CACHE_WRITE_1H_TOKENS] == 4

@@ -188,3 +188,25 @@ def test_tools_called_at_once_are_told_apart(pieces: list[Any]) -> None:
         {"type": "tool_call", "id": "a", "name": "f", "arguments": {"x": 1}},
         {"type": "tool_call", "id": "b", "name": "g", "arguments": {}},
     ]
+
+
+THOUGHT = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]
+
+
+def test_mistrals_models_think_in_parts_of_the_content() -> None:
+    """A list of them, whole and in a stream, where the answer's text follows as a text."""
+    whole_answer = whole(USAGE, content=[*THOUGHT, {"type": "text", "text": "ab"}])
+    events = [
+        chunk({"content": THOUGHT}),
+        chunk({"content": [{"type": "text", "text": "a"}]}),
+        chunk({"content": "b"}),
+        chunk({}, "stop", usage=USAGE),
+    ]
+    with FakeOpenAI() as server:
+        for reply in (whole_answer, Reply(events=events)):
+            span = ask(server, reply, "content")
+            (said,) = json.loads(str(span.attributes[names.OUTPUT_MESSAGES]))
+            assert said["parts"] == [
+                {"type": "reasoning", "content": "hm"},
+                {"type": "text", "content": "ab"},
+            ]

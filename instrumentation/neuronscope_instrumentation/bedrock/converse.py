@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from neuronscope.instrumentation import Request, Response
+from neuronscope.signals import names
 from neuronscope_instrumentation.bedrock.messages import (
     content_parts,
     finish_reason_name,
@@ -62,9 +63,12 @@ def read_converse(answer: Any, content: bool) -> Response:
     return Response(
         **usage(field(answer, "usage")),
         service_tier=text(field(field(answer, "serviceTier"), "type")),
-        extra=tools_called(
-            field(field(block, "toolUse"), "name") for block in items(field(message, "content"))
-        ),
+        extra={
+            **tools_called(
+                field(field(block, "toolUse"), "name") for block in items(field(message, "content"))
+            ),
+            **kept_longer(field(answer, "usage")),
+        },
         finish_reasons=[reason] if reason is not None else None,
         messages=[read_answer(message, reason)] if content and message is not None else None,
     )
@@ -85,6 +89,13 @@ def usage(told: Any) -> dict[str, Any]:
     )
 
 
+def kept_longer(told: Any) -> dict[str, int]:
+    """Tokens written to the cache for an hour, for a response's `extra`: these cost more."""
+    details = items(field(told, "cacheDetails"))
+    longer = sum(count(field(each, "inputTokens")) or 0 for each in details if field(each, "ttl") == "1h")
+    return {names.CACHE_WRITE_1H_TOKENS: longer} if longer else {}
+
+
 def fold_converse(so_far: Response, event: Any, content: bool) -> Response:
     """The response after one more event, which has one key: its kind."""
     streamed = start(so_far, content)
@@ -95,6 +106,7 @@ def fold_converse(so_far: Response, event: Any, content: bool) -> Response:
         note_call(streamed, changes, field(value, "contentBlockIndex"), name)
         if kind == "metadata":
             changes |= usage(field(value, "usage"))
+            changes["extra"] = {**streamed.extra, **kept_longer(field(value, "usage"))}
             changes |= without_none({"service_tier": text(field(field(value, "serviceTier"), "type"))})
         elif kind == "messageStop":
             reason = text(field(value, "stopReason"))

@@ -34,6 +34,12 @@ def content_parts(content: Any, read_block: Callable[[Any], Part]) -> Iterator[P
         yield read_block(block)
 
 
+def thought(thinking: Any) -> str:
+    """The words of a part that Mistral's models think in: a text, or parts of one."""
+    pieces = [thinking] if isinstance(thinking, str) else [field(each, "text") for each in items(thinking)]
+    return "".join(piece for piece in pieces if isinstance(piece, str))
+
+
 def tool_response(message: Any, read_content: Callable[[Any], Iterator[Part]]) -> Part:
     """What a tool has answered, from a message of the role ``tool``."""
     content = field(message, "content")

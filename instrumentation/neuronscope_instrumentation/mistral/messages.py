@@ -8,7 +8,7 @@ from typing import Any
 from neuronscope.instrumentation import Message
 from neuronscope_instrumentation.common import parts as common
 from neuronscope_instrumentation.common.fields import field, items, text
-from neuronscope_instrumentation.common.parts import Part, address, blob, without_none
+from neuronscope_instrumentation.common.parts import Part, address, blob, thought, without_none
 
 
 def read_message(message: Any) -> Message:
@@ -31,9 +31,7 @@ def _part(chunk: Any) -> Part:
     if kind == "text":
         return {"type": "text", "content": text(field(chunk, "text")) or ""}
     if kind == "thinking":
-        thoughts = field(chunk, "thinking")
-        pieces = [thoughts] if isinstance(thoughts, str) else [field(one, "text") for one in items(thoughts)]
-        return {"type": "reasoning", "content": "".join(piece for piece in pieces if isinstance(piece, str))}
+        return {"type": "reasoning", "content": thought(field(chunk, "thinking"))}
     if kind in ("image_url", "document_url"):
         value = field(chunk, kind)
         url = value if isinstance(value, str) else text(field(value, "url"))

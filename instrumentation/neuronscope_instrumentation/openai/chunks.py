@@ -13,7 +13,7 @@ from neuronscope.instrumentation import Message, Response
 from neuronscope.signals import names
 from neuronscope_instrumentation.common.fields import count, document, fields, items, text
 from neuronscope_instrumentation.common.fields import field as read
-from neuronscope_instrumentation.common.parts import Part, tool_call
+from neuronscope_instrumentation.common.parts import Part, thought, tool_call
 from neuronscope_instrumentation.openai.answers import head, usage, usage_by_modality
 from neuronscope_instrumentation.openai.facts import known
 from neuronscope_instrumentation.openai.messages import finish_reason_name, reasoning
@@ -138,6 +138,9 @@ def _fold_choice(choices: dict[int, _Choice], delta: Mapping[str, Any], content:
         ):
             if each is not None:
                 pieces.append(each)
+        for part in items(piece.get("content")):  # Mistral's models that think
+            choice.text += filter(None, [text(read(part, "text"))])
+            choice.reasoning += filter(None, [thought(read(part, "thinking"))])
     if refusal is not None and not choice.refused:
         choice.refused = told = True
     if not choice.logprobs and delta.get("logprobs"):

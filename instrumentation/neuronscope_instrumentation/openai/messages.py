@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from neuronscope.instrumentation import Message
 from neuronscope_instrumentation.common.fields import field, items, text
-from neuronscope_instrumentation.common.parts import Part, address, blob, tool_call, tool_response
+from neuronscope_instrumentation.common.parts import Part, address, blob, thought, tool_call, tool_response
 
 _ROLES: Final = {"developer": "system", "function": "tool"}
 _FINISH: Final = {"tool_calls": "tool_call", "function_call": "tool_call"}
@@ -60,6 +60,8 @@ def _content(content: Any) -> Iterator[Part]:
 def _part(part: Any) -> Part:
     kind = text(field(part, "type")) or "unknown"
     value = field(part, kind)
+    if kind == "thinking":  # Mistral's
+        return {"type": "reasoning", "content": thought(value)}
     if kind in ("text", "refusal"):
         return {"type": kind, "content": text(value) or ""}
     if kind == "image_url":
