@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from opentelemetry.trace import SpanKind, StatusCode
@@ -21,6 +22,7 @@ MAX_LAYERS: Final = 8
 BAR_WIDTH: Final = 16
 MAX_TEXT: Final = 500
 MAX_DEPTH: Final = 30
+_LEAST_WIDTH: Final = 48  # of a line: bar, time, and something of its name
 _WARN: Final = 13  # OpenTelemetry's severities
 _ERROR: Final = 17
 _KIND_STYLE: Final = {
@@ -37,8 +39,11 @@ def print_trace(console: Console, trace: Trace, *, all_layers: bool = False) -> 
         ("trace ", "dim"), (f"{trace.trace_id:032x}", "yellow"), (f"  {ms(total / 1e6)}", "bold")
     )
     tree = Tree(title, guide_style="dim")
+    shown = _Shown(
+        trace.start_unix_ns, max(total, 1), all_layers, max(2, (console.width - _LEAST_WIDTH) // 4)
+    )
     for root in trace.roots:
-        _add(tree, root, trace.start_unix_ns, max(total, 1), "", all_layers, 0)
+        _add(tree, root, shown, "", 0)
     if trace.orphans:
         tree.add(Text(f"{len(trace.orphans)} layer records without a span", style="dim"))
     for text in _log_lines(trace.logs):
@@ -46,10 +51,27 @@ def print_trace(console: Console, trace: Trace, *, all_layers: bool = False) -> 
     console.print(tree)
 
 
-def _add(tree: Tree, node: Node, origin: int, total: int, service: str, all_layers: bool, depth: int) -> None:
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What all lines of a trace have in common.
+
+    Attributes:
+        origin, total: when the trace begins, and how long it takes, in ns.
+        levels: how many there is room to indent.
+    """
+
+    origin: int
+    total: int
+    all_layers: bool
+    levels: int
+
+
+def _add(tree: Tree, node: Node, shown: _Shown, service: str, depth: int) -> None:
     span = node.span
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(_bar(span, origin, total), style="dim")
+    if depth > shown.levels:  # no room to indent it any more
+        line.append(f"{depth - shown.levels} ↳ ", style="dim")
+    line.append(_bar(span, shown.origin, shown.total), style="dim")
     line.append(f" {ms(span.duration_ms):>9}  ")
     line.append(visible(span.name, MAX_TEXT), style=_KIND_STYLE.get(span.kind, "bold"))
     if node.service and node.service != service:
@@ -60,13 +82,14 @@ def _add(tree: Tree, node: Node, origin: int, total: int, service: str, all_laye
     branch = tree.add(line)
     for fact in facts(span):
         branch.add(Text(visible(fact, MAX_TEXT), style="dim", no_wrap=True, overflow="ellipsis"))
-    for text in (*_layer_lines(node.layers, all_layers), *_log_lines(node.logs)):
+    for text in (*_layer_lines(node.layers, shown.all_layers), *_log_lines(node.logs)):
         branch.add(text)
+    below = branch if depth < shown.levels else tree
     if depth == MAX_DEPTH and node.children:
-        branch.add(Text(f"and {sum(1 for _ in _ends(node.children))} spans below", style="dim"))
+        below.add(Text(f"and {sum(1 for _ in _ends(node.children))} spans below", style="dim"))
         return
     for child in node.children:
-        _add(branch, child, origin, total, node.service or service, all_layers, depth + 1)
+        _add(below, child, shown, node.service or service, depth + 1)
 
 
 def facts(span: SpanRecord) -> Iterator[str]:

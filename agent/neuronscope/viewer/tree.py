@@ -47,20 +47,27 @@ def traces(
 ) -> list[Trace]:
     """Arrange spans, layer records and log records into traces, oldest first.
 
+    Every span is somewhere: of those that have one id each has a place of its own, and of those that are each
+    other's parents the first is a root.
+
     Args:
         services: name of the process's service by (trace id, span id), where known.
     """
     named = services or {}
     nodes: dict[tuple[int, int], Node] = {}
+    everything: list[Node] = []
     for span in spans:
         key = (span.trace_id, span.span_id)
-        nodes[key] = Node(span, named.get(key, ""))
+        node = Node(span, named.get(key, ""))
+        everything.append(node)
+        nodes.setdefault(key, node)
     found: dict[int, Trace] = {}
-    for (trace_id, _), node in nodes.items():
-        trace = found.setdefault(trace_id, Trace(trace_id))
-        parent = node.span.parent_span_id
-        holder = nodes.get((trace_id, parent)) if parent is not None else None
+    for node in everything:
+        span = node.span
+        trace = found.setdefault(span.trace_id, Trace(span.trace_id))
+        holder = None if span.parent_span_id is None else nodes.get((span.trace_id, span.parent_span_id))
         (trace.roots if holder is None else holder.children).append(node)
+    _break_circles(everything, nodes, found)
     for record in layers:
         holder = nodes.get((record.trace_id or 0, record.span_id or 0))
         if holder is not None:
@@ -71,8 +78,31 @@ def traces(
         place: Node | Trace | None = nodes.get((log.trace_id, log.span_id)) or found.get(log.trace_id)
         if place is not None:
             place.logs.append(log)
-    for node in nodes.values():
+    for node in everything:
         node.children.sort(key=lambda child: child.span.start_unix_ns)
     for trace in found.values():
         trace.roots.sort(key=lambda root: root.span.start_unix_ns)
-    return sorted((trace for trace in found.values() if trace.roots), key=lambda trace: trace.start_unix_ns)
+    return sorted(found.values(), key=lambda trace: trace.start_unix_ns)
+
+
+def _break_circles(
+    everything: Sequence[Node], nodes: Mapping[tuple[int, int], Node], found: Mapping[int, Trace]
+) -> None:
+    """Spans that are each other's parents, in a file made by hand or by ranks of one seed, get a root."""
+    below = [node for trace in found.values() for node in trace.roots]
+    for node in below:  # grows while it is walked
+        below += node.children
+    if len(below) == len(everything):
+        return
+    reached = set(map(id, below))
+    for node in everything:
+        if id(node) in reached:
+            continue
+        span = node.span
+        holder = nodes[span.trace_id, span.parent_span_id or 0]
+        holder.children = [child for child in holder.children if child is not node]
+        found[span.trace_id].roots.append(node)
+        below = [node]
+        for each in below:
+            below += each.children
+        reached.update(map(id, below))
