@@ -58,6 +58,7 @@ class Kind(StrEnum):
     PROVIDER_SLOWER = "provider_slower"
     PROVIDER_LIMITED = "provider_limited"  # rate limited, or asked again and again
     PROVIDER_FAILING = "provider_failing"
+    CALLS_CHANGED = "calls_changed"  # requests search, embed or ask a model more or less often
     QUEUEING = "queueing"
     CONSUMER_STALLING = "consumer_stalling"
     ENVIRONMENT_CHANGED = "environment_changed"
@@ -97,6 +98,7 @@ STAGES: Final = {
     Kind.PROVIDER_SLOWER: Stage.PROVIDER,
     Kind.PROVIDER_LIMITED: Stage.PROVIDER,
     Kind.PROVIDER_FAILING: Stage.PROVIDER,
+    Kind.CALLS_CHANGED: Stage.SERVICE,
     Kind.QUEUEING: Stage.SERVICE,
     Kind.CONSUMER_STALLING: Stage.SERVICE,
     Kind.ENVIRONMENT_CHANGED: Stage.ENVIRONMENT,

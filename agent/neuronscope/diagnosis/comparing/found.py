@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -64,8 +65,14 @@ class Found:
         return max(0.0, self.alone - self.overlap)
 
 
-def compare_found(before: Table, after: Table, pairs: Rows, repeated: tuple[Rows, Rows]) -> Found:
-    """Compare the hits of paired searches, and of searches that each side repeated."""
+def compare_found(
+    before: Table, after: Table, pairs: Rows, repeated: tuple[Rows, Rows], most: Sequence[int | None]
+) -> Found:
+    """Compare the hits of paired searches, and of searches that each side repeated.
+
+    Args:
+        most: of each pair, how many hits both were asked for at least; None: as many as there are.
+    """
     found = Found()
     found.alone, found.repeats = _by_itself((before, after), repeated)
     ids = before.labels("ids"), after.labels("ids")
@@ -74,8 +81,8 @@ def compare_found(before: Table, after: Table, pairs: Rows, repeated: tuple[Rows
     total = 0.0
     documents: dict[str, list[int]] = {}
     ratios: list[float] = []
-    for row, later in pairs:
-        old, new = ids[0][row], ids[1][later]
+    for (row, later), least in zip(pairs, most, strict=True):
+        old, new = ids[0][row][:least], ids[1][later][:least]
         _note_list(found, old, new)
         k = max(len(old), len(new))
         alike = overlap(old, new, k) if k else 1.0
@@ -90,7 +97,8 @@ def compare_found(before: Table, after: Table, pairs: Rows, repeated: tuple[Rows
         found.unseen += len(unseen)
         found.vanished_documents |= missing
         found.unseen_documents |= unseen
-        _note_scores(found, (old, scores[0][row]), (new, scores[1][later]), documents, ratios)
+        values = scores[0][row][:least], scores[1][later][:least]
+        _note_scores(found, (old, values[0]), (new, values[1]), documents, ratios)
     found.n = len(pairs)
     found.overlap = total / found.n if found.n else 1.0
     changed = sum(1 for same, other in documents.values() if other > same)

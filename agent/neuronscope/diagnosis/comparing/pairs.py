@@ -99,10 +99,10 @@ def _text_keys(side: Columns) -> list[Hashable]:
             known = trace in asked or inputs != 1.0
             asked[trace] = None if known else (checksum, characters)
     searches = side.searches
-    columns = (searches.labels(name) for name in ("trace", "filtered", "error", "fingerprint"))
+    columns = (searches.labels(name) for name in ("trace", "error", "fingerprint"))
     return [
-        (key, filtered) if (key := asked.get(trace)) is not None and not error and fingerprint else None
-        for trace, filtered, error, fingerprint in zip(*columns, strict=True)
+        asked.get(trace) if not error and fingerprint else None
+        for trace, error, fingerprint in zip(*columns, strict=True)
     ]
 
 
@@ -131,9 +131,8 @@ def _trusted(rows: Rows, keys: tuple[list[Hashable], list[Hashable]]) -> Rows:
 def _size(key: Hashable) -> Hashable:
     """All of a text's key but its checksum."""
     parts = cast("tuple[Any, ...]", key)
-    if isinstance(parts[0], tuple):  # a search: (checksum, length), and whether it was filtered
-        _, length = cast("tuple[Hashable, Hashable]", parts[0])
-        return (length, *parts[1:])
+    if len(parts) == 2:  # a search: checksum and length
+        return cast("Hashable", parts[1])
     return (parts[0], *parts[2:])  # a call: its kind, checksum, length and route
 
 

@@ -29,9 +29,9 @@ FOLLOWS: Final[Mapping[Kind, frozenset[Kind]]] = {
         _K.INDEX_DUPLICATED: {_K.INDEX_LOST, _K.INDEX_GREW, _K.SEARCH_CHANGED},
         _K.INDEX_REWRITTEN: {_K.INDEX_LOST, _K.INDEX_GREW, _K.SEARCH_CHANGED},
         _K.INDEX_STALE: {_K.INDEX_LOST, _K.INDEX_GREW, _K.SEARCH_CHANGED},
-        _K.INDEX_LOST: {_K.FILTER_CHANGED, _K.INDEX_GREW, _K.TOKENIZER_CHANGED},
+        _K.INDEX_LOST: {_K.FILTER_CHANGED, _K.INDEX_GREW, _K.TOKENIZER_CHANGED, _K.CALLS_CHANGED},
         # Prompts of other texts have another number of tokens a character.
-        _K.FILTER_CHANGED: {_K.INDEX_LOST, _K.INDEX_GREW, _K.TOKENIZER_CHANGED},
+        _K.FILTER_CHANGED: {_K.INDEX_LOST, _K.INDEX_GREW, _K.TOKENIZER_CHANGED, _K.CALLS_CHANGED},
         _K.QUERIES_SHIFTED: {*_INDEX, *_LAYERS, _K.OUTPUT_CUT, _K.TOKENIZER_CHANGED},
         _K.TRAFFIC_CHANGED: {
             _K.QUERIES_SHIFTED,
@@ -42,14 +42,15 @@ FOLLOWS: Final[Mapping[Kind, frozenset[Kind]]] = {
         },
         _K.SEARCH_CHANGED: {_K.INDEX_GREW, _K.INDEX_LOST, _K.INDEX_REWRITTEN},
         _K.RERANKER_CHANGED: {_K.SEARCH_CHANGED},
-        _K.PROMPT_CHANGED: {_K.CACHE_LOST, _K.OUTPUT_CUT, _K.TOKENIZER_CHANGED},
-        _K.SYSTEM_PROMPT_CHANGED: {_K.CACHE_LOST, _K.OUTPUT_CUT, _K.TOKENIZER_CHANGED},
-        _K.TOOLS_CHANGED: {_K.CACHE_LOST, _K.TOKENIZER_CHANGED},
+        _K.PROMPT_CHANGED: {_K.CACHE_LOST, _K.OUTPUT_CUT, _K.TOKENIZER_CHANGED, _K.CALLS_CHANGED},
+        _K.SYSTEM_PROMPT_CHANGED: {_K.CACHE_LOST, _K.OUTPUT_CUT, _K.TOKENIZER_CHANGED, _K.CALLS_CHANGED},
+        _K.TOOLS_CHANGED: {_K.CACHE_LOST, _K.TOKENIZER_CHANGED, _K.CALLS_CHANGED},
         _K.CONTEXT_DROPPED: {_K.CACHE_LOST, _K.TOKENIZER_CHANGED},
         _K.MODEL_CHANGED: {
             _K.TOKENIZER_CHANGED,
             _K.OUTPUT_CUT,
             _K.CACHE_LOST,
+            _K.CALLS_CHANGED,
             _K.PROVIDER_SLOWER,
             _K.WEIGHTS_CHANGED,
             *_LAYERS,
@@ -60,7 +61,9 @@ FOLLOWS: Final[Mapping[Kind, frozenset[Kind]]] = {
         _K.ENVIRONMENT_CHANGED: {*_LAYERS, _K.TOKENIZER_CHANGED},
         _K.NON_FINITE: {_K.LAYERS_DIVERGED, _K.DEAD_UNITS},
         _K.DEAD_UNITS: {_K.LAYERS_DIVERGED},
-        _K.PROVIDER_LIMITED: {_K.PROVIDER_SLOWER, _K.PROVIDER_FAILING, _K.QUEUEING},
+        _K.PROVIDER_LIMITED: {_K.PROVIDER_SLOWER, _K.PROVIDER_FAILING, _K.QUEUEING, _K.CALLS_CHANGED},
+        _K.PROVIDER_FAILING: {_K.CALLS_CHANGED},
+        _K.CALLS_CHANGED: {_K.CONTEXT_DROPPED, _K.TOKENIZER_CHANGED, _K.OUTPUT_CUT, _K.CACHE_LOST},
         _K.PROVIDER_SLOWER: {_K.QUEUEING},
         _K.CONSUMER_STALLING: {_K.PROVIDER_SLOWER},
         _K.CACHE_LOST: {_K.PROVIDER_SLOWER},
@@ -105,11 +108,13 @@ EXPLAINS: Final[Mapping[Kind, tuple[Effect, ...]]] = {
     ),
     _K.CACHE_LOST: (_E.COST, _E.FIRST_CHUNK, _E.LATENCY),
     **dict.fromkeys((_K.PROVIDER_SLOWER, _K.PROVIDER_LIMITED, _K.PROVIDER_FAILING), (*_TIME, _E.ANSWERS)),
+    _K.CALLS_CHANGED: (*_RETRIEVAL, *_TIME),
     _K.QUEUEING: _TIME,
     _K.CONSUMER_STALLING: (_E.LATENCY, _E.ANSWERS),
     _K.ENVIRONMENT_CHANGED: (_E.LAYERS, _E.LATENCY, _E.ANSWERS, _E.SCORES),
     _K.FIDELITY_CHANGED: (),
 }
+HITS: Final = "hits asked for"  # the evidence of another k
 # Told after others that are as sure: they explain much, and so say little.
 _BROAD: Final = frozenset({Stage.ENVIRONMENT, Stage.AGENT, Stage.TRAFFIC})
 _ORDER: Final = {stage: place for place, stage in enumerate(Stage)}
@@ -149,8 +154,15 @@ def _leads(first: Cause, second: Cause) -> bool:
         return False
     if second.kind is Kind.QUEUEING and first.stage is Stage.PROVIDER and _grew(first) is not _grew(second):
         return False  # a provider that got faster makes nobody wait
+    if second.kind in _INDEX and first.kind is Kind.SEARCH_CHANGED and _fewer_alone(first):
+        return False  # hits that either k would show are compared
     mutual = first.kind in FOLLOWS.get(second.kind, ())
     return not mutual or (_likelihood(first), first.kind) < (_likelihood(second), second.kind)
+
+
+def _fewer_alone(item: Cause) -> bool:
+    """Is another k all that is known of a changed search?"""
+    return all(evidence.what == HITS for evidence in item.evidence)
 
 
 def _grew(item: Cause) -> bool:

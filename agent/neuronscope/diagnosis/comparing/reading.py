@@ -287,7 +287,10 @@ def _gaps(start: int, end: int, calls: list[tuple[int, int, int | None]]) -> tup
     if not calls:
         return math.nan, (end - start) / 1e9
     covered, until = 0, start
-    ordered = sorted((max(start, first), min(end, last)) for first, last, _ in calls)
+    # What begins after the request's end was not waited for, or comes from a machine with another clock.
+    ordered = sorted((max(start, first), min(end, last)) for first, last, _ in calls if first <= end)
+    if not ordered:
+        return math.nan, (end - start) / 1e9
     for first, last in ordered:
         if last > until:
             covered += last - max(first, until)

@@ -39,6 +39,7 @@ HEADLINES: Final[Mapping[Kind, str]] = {
     Kind.PROVIDER_SLOWER: "The provider answers at another speed",
     Kind.PROVIDER_LIMITED: "The provider's limits make themselves felt differently",
     Kind.PROVIDER_FAILING: "The provider fails more or less often",
+    Kind.CALLS_CHANGED: "Requests make other calls than they did",
     Kind.QUEUEING: "Requests wait inside the service for another time",
     Kind.CONSUMER_STALLING: "The service reads answers at another pace",
     Kind.ENVIRONMENT_CHANGED: "The service runs on other software or hardware",
@@ -62,6 +63,7 @@ DIRECTED: Final[Mapping[Kind, tuple[str, str]]] = {
     Kind.PROVIDER_SLOWER: ("The provider got slower", "The provider got faster"),
     Kind.PROVIDER_LIMITED: ("The provider limits more calls", "The provider limits fewer calls"),
     Kind.PROVIDER_FAILING: ("Calls fail more often", "Calls fail less often"),
+    Kind.CALLS_CHANGED: ("Requests make calls more often", "Requests make calls less often"),
     Kind.QUEUEING: ("Requests wait longer inside the service", "Requests wait less inside the service"),
     Kind.CONSUMER_STALLING: ("The service reads answers more slowly", "The service reads answers faster"),
 }

@@ -64,6 +64,9 @@ STEPS: Final[Mapping[Kind, str]] = {
     ),
     Kind.PROVIDER_LIMITED: "Compare the calls a minute with the quota; back off, or ask for more.",
     Kind.PROVIDER_FAILING: "Open an example trace for the error; see the provider's status page.",
+    Kind.CALLS_CHANGED: (
+        "Look for a switch, a cache, a guard or a loop in front of these calls; open an example of each side."
+    ),
     Kind.QUEUEING: (
         "Compare workers and their load of both releases; the service itself is short of capacity."
     ),

@@ -19,6 +19,7 @@ from neuronscope.diagnosis.comparing.detectors import (
     queries,
     reranking,
     retrieval,
+    steps,
     times,
 )
 from neuronscope.diagnosis.comparing.result import Cause
@@ -32,6 +33,7 @@ DETECTORS: Final[tuple[Detector, ...]] = (
     *prompts.DETECTORS,
     *models.DETECTORS,
     *inside.DETECTORS,
+    *steps.DETECTORS,
     *times.DETECTORS,
     *around.DETECTORS,
 )

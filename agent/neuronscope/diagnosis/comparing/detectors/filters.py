@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neuronscope.diagnosis.comparing.case import PAIRED, TESTED, Case, cause, groups
+from neuronscope.diagnosis.comparing.case import PAIRED, TESTED, Case, cause
 from neuronscope.diagnosis.comparing.detectors.calling import at_route
 from neuronscope.diagnosis.comparing.detectors.searching import (
     MIN_PAIRS,
     SHARE_FLOOR,
     bare_empty,
+    by_place,
     changed_traces,
     filtered_empty,
     overlap,
     paired,
     rows_of,
-    searches,
     subject_of,
     traces_of,
 )
@@ -27,9 +27,7 @@ from neuronscope.diagnosis.kinds import Kind
 
 def filter_changed(case: Case) -> Iterator[Cause]:
     """Filters used more or less often, or that let nothing, or everything, through."""
-    for (route, store, collection), before, after in groups(
-        case, searches, ("route", "store", "collection"), 10
-    ):
+    for (route, store, collection), before, after in by_place(case, 10):
         used = [
             np.array(rows_of(side, mask, "filtered"), bool)
             for side, mask in zip(case.sides, (before, after), strict=True)

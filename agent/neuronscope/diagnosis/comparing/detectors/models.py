@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from neuronscope.diagnosis.comparing.case import FACT, PAIRED, TESTED, Case, cause, fact, ratio
+from neuronscope.diagnosis.comparing.case import FACT, PAIRED, TESTED, Case, Mixed, cause, fact, ratio
 from neuronscope.diagnosis.comparing.columns import Columns, Floats, Mask, finite
 from neuronscope.diagnosis.comparing.detectors.calling import (
     Masks,
@@ -28,6 +28,7 @@ _MODELS: Final = (
     ("answered_by", "model that answered"),
     ("address", "host that answered"),
 )
+MIXED: Final = 0.25  # distance of the proportions in which known models are asked
 _CUT: Final = frozenset({"length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_length"})
 
 
@@ -43,6 +44,8 @@ def model_changed(case: Case) -> Iterator[Cause]:
                 and (mixed.switched or _new(mixed.before, mixed.after))
             ):
                 found.append(fact(what, mixed))
+            elif mixed is not None and column == "model" and mixed.distance >= MIXED:
+                yield _asked_more(case, route, pair, mixed)
         if found and found[0].what == "host that answered":
             continue  # another host alone may be another load balancer
         if not found:
@@ -57,6 +60,20 @@ def model_changed(case: Case) -> Iterator[Cause]:
                 FACT if first.p is None else TESTED,
                 traces(case, pair),
             )
+
+
+def _asked_more(case: Case, route: str, pair: Masks, mixed: Mixed) -> Cause:
+    """Known models, asked in another proportion: a router, or what users choose."""
+    most = max(mixed.after, key=lambda name: mixed.after[name] - mixed.before.get(name, 0.0))
+    return cause(
+        Kind.MODEL_CHANGED,
+        str(most),
+        f"{mixed.after[most]:.0%} of the calls{at_route(route)} ask {most}; it was "
+        f"{mixed.before.get(most, 0.0):.0%}.",
+        [fact("models asked for", mixed)],
+        TESTED,
+        traces(case, pair),
+    )
 
 
 def _new(before: dict[Any, float], after: dict[Any, float]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -27,6 +27,8 @@ ALWAYS: Final = 0.9  # share of the prompts that hold a piece of their template
 SELDOM: Final = 0.2
 MIN_CALLS: Final = 8
 DROPPED: Final = 0.08  # of the retrieved documents
+DATED: Final = 2  # characters that another date may be longer
+DATE: Final = 0.7  # confidence that it is more than that
 
 
 # --- the template --------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ def _system_by_name(case: Case, route: str, masks: Masks, mixed: Mixed) -> Cause
         n_before=mixed.n_before,
         n_after=mixed.n_after,
     )
-    return cause(
+    found = cause(
         Kind.SYSTEM_PROMPT_CHANGED,
         route,
         f"The system prompt{at_route(route)} is another: {after:.0f} characters, {before:.0f} before "
@@ -159,6 +161,10 @@ def _system_by_name(case: Case, route: str, masks: Masks, mixed: Mixed) -> Cause
         FACT,
         traces(case, masks),
     )
+    if abs(after - before) > DATED or not min(before, after):
+        return found
+    hint = " It is as long as it was: a date or a version in it changes it as well."
+    return replace(found, summary=found.summary + hint, confidence=DATE)
 
 
 def _system_by_length(case: Case, route: str, masks: Masks) -> Iterator[Cause]:

@@ -25,6 +25,7 @@ from neuronscope.diagnosis.comparing.detectors.searching import (
     OVERLAP_FLOOR,
     SHARE_FLOOR,
     bare_empty,
+    by_place,
     changed_traces,
     overlap,
     paired,
@@ -76,7 +77,7 @@ def collection_switched(case: Case) -> Iterator[Cause]:
 def search_changed(case: Case) -> Iterator[Cause]:
     """Another k, metric or other steps; or a search that looks less far than it did."""
     told = False
-    for (route, store, collection), before, after in groups(case, searches, ("route", "store", "collection")):
+    for (route, store, collection), before, after in by_place(case):
         for column, what in _WAYS:
             mixed = _mixed(case, column, what, before, after)
             if mixed is None or mixed.distance < 0.3 or not mixed.switched:
@@ -146,9 +147,9 @@ def index_changed(case: Case) -> Iterator[Cause]:
     if found is None:
         return
     evidence = overlap(case, found)
-    told = _other_vectors(case, found, evidence) or _other_documents(case, found, evidence)
-    if told is not None:
-        yield told
+    for told in (_other_vectors(case, found, evidence), _other_documents(case, found, evidence)):
+        if told is not None:
+            yield told
 
 
 def _other_vectors(case: Case, found: Found, evidence: Evidence) -> Cause | None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from neuronscope.diagnosis.comparing.case import Case
+from neuronscope.diagnosis.comparing.case import Case, Group, groups
 from neuronscope.diagnosis.comparing.columns import Columns, Mask, Table
 from neuronscope.diagnosis.comparing.found import Found, compare_found
 from neuronscope.diagnosis.comparing.result import Evidence
@@ -14,11 +14,22 @@ from neuronscope.diagnosis.comparing.result import Evidence
 MIN_PAIRS: Final = 10
 OVERLAP_FLOOR: Final = 0.02  # of overlap lost, beyond what the store does by itself
 SHARE_FLOOR: Final = 0.05
+OTHER_K_FLOOR: Final = 0.05  # of overlap, where k is another
 
 
 def searches(side: Columns) -> Table:
     """The table that these detectors look at."""
     return side.searches
+
+
+def by_place(case: Case, least: int = 3) -> list[Group]:
+    """Searches by route, store and collection; of a route that searches elsewhere now, all its searches."""
+    found = groups(case, searches, ("route", "store", "collection"), least)
+    same = {route for (route, _, _), _, _ in found}
+    for (route,), before, after in groups(case, searches, ("route",), least):
+        if route not in same:
+            found.append(((route, "the store", ""), before, after))
+    return found
 
 
 def unfiltered(case: Case) -> Found | None:
@@ -49,13 +60,19 @@ def _paired(case: Case, filtered: bool | None) -> Found | None:
     rows = [
         (row, later)
         for row, later in case.pairs.vectors
-        if ways[0][row] == ways[1][later]
-        and (filtered is None or flags[row] is filtered)
-        and not abs(k[0][row] - k[1][later]) > 0
+        if ways[0][row] == ways[1][later] and (filtered is None or flags[row] is filtered)
     ]
     if len(rows) < MIN_PAIRS:
         return None
-    return compare_found(tables[0], tables[1], rows, case.pairs.repeated)
+    # With another k the hits that both would show are compared.
+    other = [abs(k[0][row] - k[1][later]) > 0 for row, later in rows]
+    most = [
+        int(min(k[0][row], k[1][later])) if differs else None
+        for (row, later), differs in zip(rows, other, strict=True)
+    ]
+    found = compare_found(tables[0], tables[1], rows, case.pairs.repeated, most)
+    # An approximate search looks less far for fewer hits.
+    return None if any(other) and found.moved < OTHER_K_FLOOR and not found.rescored else found
 
 
 def overlap(case: Case, found: Found) -> Evidence:
