@@ -92,14 +92,17 @@ def write_page(artifact: Artifact, path: Path) -> str:
         OSError: it cannot be written; the path is as it was.
     """
     from neuronscope.viewer.page import page as page_of
+    from neuronscope.viewer.page_data import Limits
 
     text = page_of(artifact).encode("utf-8")
     with replacement(path) as new:
         new.write_bytes(text)
     spans, layers = len(artifact.telemetry.spans), len(artifact.telemetry.layer_snapshots)
-    megabytes = len(text) / 1e6
+    most = Limits().spans
+    held = f" (the page has the newest, at most {most:,})" if spans > most else ""
     return (
-        f"{path}: {spans:,} spans and {layers:,} layer records in {megabytes:.1f} MB. Open it in a browser."
+        f"{path}: {spans:,} spans{held} and {layers:,} layer records in {len(text) / 1e6:.1f} MB. "
+        "Open it in a browser."
     )
 
 
