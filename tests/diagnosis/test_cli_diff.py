@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,8 +46,13 @@ def test_the_cause_is_told_with_its_evidence(recordings: tuple[str, str, str]) -
         "1. The prompt's template of /ask is another",
         "prompt_changed, stage prompt",
         "for example",
+        "look first: Compare the template of both releases",
     ):
         assert words in text
+    (opening,) = re.findall(r"an example of the first: neuronscope (view .*)", text)
+    shown = CliRunner().invoke(cli, shlex.split(opening))
+    assert shown.exit_code == 0
+    assert "/ask" in shown.output
 
 
 def test_no_change_is_told_with_what_would_have_been_seen(recordings: tuple[str, str, str]) -> None:
@@ -99,6 +106,20 @@ def test_windows_of_one_recording(recordings: tuple[str, str, str]) -> None:
     assert diff(recordings[0])[0] == 2
     assert diff(recordings[0], "--before", "yesterday", "--after", "..")[0] == 2
     assert diff()[0] == 2
+
+
+def test_the_ticket_tells_the_windows_that_were_compared(
+    recordings: tuple[str, str, str], tmp_path: Path
+) -> None:
+    """What it says to type again compares the same windows, not the whole recording with itself."""
+    ticket = tmp_path / "story.md"
+    windows = ("--before", "..1700000060", "--after", "2023-11-14T22:14:20.5..")
+    assert diff(recordings[0], *windows, "--markdown", str(ticket), "--format", "json")[0] == 0
+    (again,) = re.findall(r"Again: `neuronscope diff (.*)`", ticket.read_text("utf-8"))
+    words = shlex.split(again)
+    assert words[1:] == ["--before", "..2023-11-14T22:14:20Z", "--after", "2023-11-14T22:14:20.500000Z.."]
+    code, text = diff(*words, "--format", "json")
+    assert (code, json.loads(text)["after"]["traces"]) == (0, 59)
 
 
 @pytest.mark.parametrize(

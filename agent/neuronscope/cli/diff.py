@@ -23,9 +23,12 @@ from neuronscope.diagnosis.comparing.face import compare
 from neuronscope.diagnosis.comparing.reading import Window
 from neuronscope.diagnosis.comparing.result import Cause, Comparison, Evidence, Side, Verdict
 from neuronscope.diagnosis.kinds import Kind
+from neuronscope.diagnosis.stories.steps import STEPS, opening
+from neuronscope.diagnosis.stories.words import telling
 from neuronscope.viewer.safe import visible
 
 _FAILED: Final = 1
+_TELLING: Final = 16
 _ANY: Final = "any"
 _STYLES: Final = {
     Verdict.CHANGED: ("bold red", "changed"),
@@ -146,6 +149,10 @@ def show(console: Console, result: Comparison) -> None:
     console.print(Text(words[0].upper() + words[1:], style))
     for place, cause in enumerate(result.causes, 1):
         _show_cause(console, place, cause)
+    for side, traces in _shown(result):
+        if command := opening(side.paths, traces):
+            _line(console, f"\nan example of the first: {command}", "dim")
+            break
     if result.consequences:
         _heading(console, "What follows from it")
         for item in result.consequences:
@@ -164,6 +171,16 @@ def show(console: Console, result: Comparison) -> None:
         for lacking in result.untold:
             needs = f" (needs: {lacking.needs})" if lacking.needs else ""
             _line(console, f"· {lacking.kind.value}: {lacking.why}{needs}")
+
+
+def _shown(result: Comparison) -> list[tuple[Side, Sequence[str]]]:
+    """Where an example of the first cause is: of the later side, or of the earlier one."""
+    first = result.causes[:1]
+    return [
+        (side, traces)
+        for cause in first
+        for side, traces in ((result.after, cause.traces_after), (result.before, cause.traces_before))
+    ]
 
 
 def _show_sides(console: Console, result: Comparison) -> None:
@@ -204,6 +221,7 @@ def _show_cause(console: Console, place: int, cause: Cause) -> None:
     for name, traces in (("before", cause.traces_before), ("after", cause.traces_after)):
         if traces:
             _line(console, f"   {name}, for example: {', '.join(traces[:2])}", "dim")
+    _line(console, f"   look first: {STEPS[cause.kind]}", "dim")
 
 
 def _evidence(item: Evidence) -> str:
@@ -224,16 +242,16 @@ def _value(value: str | float | None, unit: str) -> str:
 
 
 def _show_power(console: Console, result: Comparison) -> None:
+    """The features that people ask about first; those with the same limit in one line."""
+    found: dict[tuple[str, str, int, int], list[str]] = {}
+    for item in telling(result.power)[:_TELLING]:
+        limit = (f"{item.detectable:.2g}", item.statistic, item.n_before, item.n_after)
+        found.setdefault(limit, []).append(visible(item.what))
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("a change of", "from", "measured as", "values"):
+    for title in ("a change from", "measured as", "of", "values"):
         table.add_column(title, overflow="fold")
-    for item in result.power[:12]:
-        table.add_row(
-            Text(visible(item.what)),
-            f"{item.detectable:.2g}",
-            item.statistic,
-            f"{item.n_before:,} and {item.n_after:,}",
-        )
+    for (detectable, statistic, before, after), names in found.items():
+        table.add_row(detectable, statistic, Text("; ".join(names)), f"{before:,} and {after:,}")
     console.print(Padding(table, (0, 0, 0, 2)))
 
 

@@ -6,7 +6,6 @@ Taken for facts they would say that every prompt, document and collection is ano
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any, Final
 
 from neuronscope.diagnosis.comparing.columns import UNKNOWN, Columns, Table
@@ -62,8 +61,4 @@ def _comparable(before: set[str], after: set[str]) -> bool:
 def _hide(table: Table) -> None:
     for name in ("collection", "namespace"):
         table.columns[name] = [_HIDDEN if _is_hash(value) else value for value in table.columns[name]]
-    table.columns["ids"] = [() if any(map(_is_hash, ids)) else ids for ids in _tuples(table.columns["ids"])]
-
-
-def _tuples(values: Iterable[Any]) -> Iterable[tuple[Any, ...]]:
-    return (value if isinstance(value, tuple) else () for value in values)
+    table.columns["ids"] = [() if any(map(_is_hash, ids)) else ids for ids in table.columns["ids"]]

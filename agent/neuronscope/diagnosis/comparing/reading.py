@@ -272,6 +272,7 @@ class Reader:
             environment={
                 name: ", ".join(sorted(values)) for name, values in sorted(columns.environment.items())
             },
+            window=(self._window.start, 0 if self._window.end == _FOREVER else self._window.end),
         )
 
 

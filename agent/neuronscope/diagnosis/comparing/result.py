@@ -161,6 +161,7 @@ class Side:
         content: prompts or answers are in it.
         sampled: traces that the recorder saw, if it kept only some of them, estimated; else None.
         environment: resource attributes that tell software and hardware.
+        window: unix nanoseconds from and until which it was read; 0: without such a limit.
     """
 
     paths: tuple[str, ...]
@@ -176,6 +177,7 @@ class Side:
     content: bool = False
     sampled: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    window: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

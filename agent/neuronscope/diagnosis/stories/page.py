@@ -329,7 +329,7 @@ def _side(name: str, key: str, side: Side) -> str:
 
 
 def _foot(found: Comparison) -> str:
-    again = words.command(found.before.paths, found.after.paths)
+    again = words.command(found.before, found.after)
     return (
         f'<footer class="dim"><code class="id">{safe(again, 400)}</code><span>{found.tests:,} statistical '
         f"tests, false discoveries controlled over all of them; {safe(words.seconds(found.seconds))}</span>"

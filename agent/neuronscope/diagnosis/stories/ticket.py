@@ -38,7 +38,7 @@ def markdown(found: Comparison) -> str:
     damage = [*found.before.damage, *found.after.damage]
     if damage:
         lines += ["", *(f"- Damaged: {_safe(item)}" for item in damage[:_CAUSES])]
-    again = words.command(found.before.paths, found.after.paths)
+    again = words.command(found.before, found.after)
     lines += ["", _safe(words.pairing(found)), "", f"Again: {_code(again)}", ""]
     return "\n".join(lines)
 

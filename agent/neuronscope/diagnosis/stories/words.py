@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -226,8 +227,24 @@ def pairing(found: Comparison) -> str:
     return f"{percent(found.pairing.rate)} of the calls could be paired ({by})."
 
 
-def command(paths_before: Sequence[str], paths_after: Sequence[str]) -> str:
+def command(before: Side, after: Side) -> str:
     """What to type to see this again."""
-    import shlex
+    words = ["neuronscope", "diff", *before.paths[:1]]
+    windows = [
+        part
+        for option, side in (("--before", before), ("--after", after))
+        if any(side.window)
+        for part in (option, "..".join(map(_moment, side.window)))
+    ]
+    if before.paths[:1] != after.paths[:1] or len(windows) < 4:
+        words += after.paths[:1]
+    return shlex.join([*words, *windows])
 
-    return shlex.join(["neuronscope", "diff", *paths_before[:1], *paths_after[:1]])
+
+def _moment(unix_ns: int) -> str:
+    """A time as the command line reads it; empty for none."""
+    if not unix_ns:
+        return ""
+    whole, rest = divmod(unix_ns, 10**9)
+    told = datetime.fromtimestamp(whole, UTC).isoformat().removesuffix("+00:00")
+    return f"{told}.{rest // 1000:06d}Z" if rest else f"{told}Z"

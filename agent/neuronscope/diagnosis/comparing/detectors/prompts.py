@@ -62,10 +62,11 @@ class _Template:
     def words(self) -> str:
         """What happened to the pieces."""
         if self.moved:
-            return "their order is another"
+            return "the order is another"
+        verb = "is" if (self.gone or self.new) == 1 else "are"
         if self.gone and self.new:
-            return f"{self.gone} of them are gone and {self.new} are new"
-        return f"{self.gone} of them are gone" if self.gone else f"{self.new} are new"
+            return f"{self.gone} {verb} gone and {self.new} new"
+        return f"{self.gone} {verb} gone" if self.gone else f"{self.new} {verb} new"
 
 
 def prompt_changed(case: Case) -> Iterator[Cause]:
@@ -82,7 +83,7 @@ def prompt_changed(case: Case) -> Iterator[Cause]:
             Kind.PROMPT_CHANGED,
             route,
             f"The prompt's template{at_route(route)} is another: of the lines and labels that all "
-            f"prompts hold {template.words}.",
+            f"prompts hold, {template.words}.",
             [
                 Evidence(
                     "constant lines and labels of the prompt",

@@ -43,6 +43,7 @@ MOSTLY: Final = 0.5
 PARTLY: Final = 0.05
 FEW_PAIRS: Final = 50  # from which on pairs alone say enough of an index
 OFTEN: Final = 5  # different queries that find a document
+_SAID: Final = {"k": "ask for {} hits", "metric": "read scores as {}", "stages": "run in these steps: {}"}
 _WAYS: Final = (("k", "hits asked for"), ("metric", "how scores read"), ("stages", "steps of the search"))
 
 
@@ -89,7 +90,7 @@ def search_changed(case: Case) -> Iterator[Cause]:
             yield cause(
                 Kind.SEARCH_CHANGED,
                 collection or store,
-                f"Searches in {collection or store}{at_route(route)} have other {what}: {second}; "
+                f"Searches in {collection or store}{at_route(route)} {_SAID[column].format(second)}; "
                 f"it was {first}.",
                 [fact(what, mixed, _way)],
                 FACT,
