@@ -47,6 +47,8 @@ static PyMethodDef functions[] = {
     ONE("leave", ns_leave),
     ONE("release", ns_release),
     FAST("bind_tensors", ns_bind_tensors),
+    ONE("bind_layout", ns_bind_layout),
+    ONE("laid_out", ns_laid_out),
     ONE("describe", ns_describe),
     ONE("summarize", ns_summarize),
     FAST("tell", ns_tell),

@@ -45,6 +45,8 @@ PyObject *ns_leave(PyObject *module, PyObject *sites);
 PyObject *ns_release(PyObject *module, PyObject *sites);
 PyObject *ns_bind_calls(PyObject *module, Args args, Py_ssize_t n);         /* torch_visits.c */
 PyObject *ns_bind_ops(PyObject *module, Args args, Py_ssize_t n);           /* torch_ops.c */
+PyObject *ns_bind_layout(PyObject *module, PyObject *offsets);                /* torch_layout.c */
+PyObject *ns_laid_out(PyObject *module, PyObject *tensor);
 PyObject *ns_bind_tensors(PyObject *module, Args args, Py_ssize_t n);       /* torch_tensors.c */
 PyObject *ns_describe(PyObject *module, PyObject *tensor);
 PyObject *ns_summarize(PyObject *module, PyObject *tensor);

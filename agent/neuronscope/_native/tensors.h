@@ -23,6 +23,16 @@ typedef struct {
     long long kind, count, width;
 } Place;
 
+/* What torch keeps of a tensor. */
+typedef struct {
+    uint64_t keys;
+    int64_t count, offset, held;
+    const char *data;
+} Laid;
+
+/* Read that of an exact tensor: 1; 0: torch must be asked.  torch_layout.c */
+int ns_lay_out(PyObject *tensor, Laid *laid);
+
 int ns_telling_ready(void); /* torch_telling.c */
 
 /* Is it an exact tensor or parameter, no subclass? */

@@ -178,6 +178,39 @@ ns_describe(PyObject *Py_UNUSED(module), PyObject *tensor)
 }
 
 static int
+ask_keys(PyObject *tensor, Laid *laid)
+{
+    PyObject *keys = ns_ask(&ns_torch[KEYS], tensor);
+    PyObject *raw = keys == NULL ? NULL : ns_ask(&ns_torch[RAW], keys);
+    Py_XDECREF(keys);
+    if (raw == NULL)
+        return -1;
+    laid->keys = PyLong_AsUnsignedLongLongMask(raw);
+    Py_DECREF(raw);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+ask_place(PyObject *tensor, Laid *laid, long long width)
+{
+    PyObject *storage = ask_method(STORAGE, tensor);
+    long long held, offset, count;
+    int failed = storage == NULL || number(storage, NBYTES, &held) < 0;
+    Py_XDECREF(storage);
+    PyObject *pointer = NULL;
+    if (failed || number(tensor, OFFSET, &offset) < 0 || number(tensor, NUMEL, &count) < 0 ||
+        (pointer = ask_method(ADDRESS, tensor)) == NULL)
+        return -1;
+    uintptr_t address = (uintptr_t)PyLong_AsUnsignedLongLongMask(pointer);
+    Py_DECREF(pointer);
+    laid->data = address == 0 ? NULL : (const char *)(address - (uintptr_t)(offset * width));
+    laid->count = count;
+    laid->offset = offset;
+    laid->held = held;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int
 locate(PyObject *tensor, Place *place)
 {
     if (kernel == NULL || !ns_is_exact(tensor))
@@ -185,16 +218,11 @@ locate(PyObject *tensor, Place *place)
     int truth = ns_is_true(&ns_torch[MODES]); /* a mode of the user's would see even `.dtype` */
     if (truth != 0)
         return truth < 0 ? -1 : 0;
-    PyObject *keys = ns_ask(&ns_torch[KEYS], tensor);
-    PyObject *raw = keys == NULL ? NULL : ns_ask(&ns_torch[RAW], keys);
-    Py_XDECREF(keys);
-    if (raw == NULL)
+    Laid laid;
+    int known = ns_lay_out(tensor, &laid);
+    if (!known && ask_keys(tensor, &laid) < 0)
         return -1;
-    unsigned long long mask = PyLong_AsUnsignedLongLongMask(raw);
-    Py_DECREF(raw);
-    if (PyErr_Occurred())
-        return -1;
-    if (mask & other_keys)
+    if (laid.keys & other_keys)
         return 0;
     place->elements = elements_of(tensor);
     if (place->elements == NULL)
@@ -207,21 +235,14 @@ locate(PyObject *tensor, Place *place)
     Py_XDECREF(whole);
     if (whole != Py_True)
         return whole == NULL ? -1 : 0;
-    PyObject *storage = ask_method(STORAGE, tensor);
-    long long held, offset, address;
-    int failed = storage == NULL || number(storage, NBYTES, &held) < 0;
-    Py_XDECREF(storage);
-    PyObject *pointer = NULL;
-    if (failed || number(tensor, OFFSET, &offset) < 0 || number(tensor, NUMEL, &place->count) < 0 ||
-        (pointer = ask_method(ADDRESS, tensor)) == NULL)
-        return -1;
-    address = (long long)PyLong_AsUnsignedLongLongMask(pointer);
-    Py_DECREF(pointer);
-    place->data = (const void *)(uintptr_t)address;
-    if (PyErr_Occurred())
+    if (!known && ask_place(tensor, &laid, place->width) < 0)
         return -1;
     /* FSDP frees shards by shrinking their storage: the address of what is left means nothing. */
-    return address != 0 && place->count > 0 && place->count <= held / place->width - offset;
+    if (laid.data == NULL || laid.count <= 0 || laid.offset < 0 || laid.count > laid.held / place->width - laid.offset)
+        return 0;
+    place->count = laid.count;
+    place->data = laid.data + laid.offset * place->width;
+    return 1;
 }
 
 int

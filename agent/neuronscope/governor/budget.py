@@ -94,7 +94,7 @@ class Budget(Bucket):
     def advance(self) -> None:
         """Fill the allowance, out of which captures may be taken without asking: see `settle`.
 
-        An eighth of the grant, which expectations may be wrong about; or all of it, where nothing is withheld.
+        An eighth of the grant, as expectations may be wrong; or all of it, where nothing is withheld.
         """
         most = self._grant if self._free else self._grant / 8
         if self.allowance.left > most / 2:

@@ -29,6 +29,7 @@ from neuronscope.instrumentation import LayerCallback
 from neuronscope.native import new_lock
 from neuronscope.signals.tensors import TensorSummary
 from neuronscope.summaries import kernel
+from neuronscope_instrumentation.torch import layout
 from neuronscope_instrumentation.torch.internals import (
     CALL,
     COMPILED_CALL,
@@ -581,6 +582,8 @@ def _bind() -> None:
 
 
 _bind()
+if (_bind_layout := find("bind_layout")) is not None:
+    layout.bind(_bind_layout, find("laid_out"))
 
 
 # Dynamo would trace through slots, guard on them, and compile anew once they are gone.  So they step
