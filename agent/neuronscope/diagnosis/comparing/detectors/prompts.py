@@ -27,6 +27,7 @@ ALWAYS: Final = 0.9  # share of the prompts that hold a piece of their template
 SELDOM: Final = 0.2
 MIN_CALLS: Final = 8
 DROPPED: Final = 0.08  # of the retrieved documents
+LONGER: Final = 0.2  # distance of the prompts' lengths that is worth a word
 DATED: Final = 2  # characters that another date may be longer
 DATE: Final = 0.7  # confidence that it is more than that
 
@@ -79,6 +80,7 @@ def prompt_changed(case: Case) -> Iterator[Cause]:
         messages = case.mix("messages of a call", *(map(str, side) for side in both(case, masks, "messages")))
         if not template.changed:
             continue
+        longer = case.shift("characters of a prompt", *numbers(case, masks, "characters"))
         yield cause(
             Kind.PROMPT_CHANGED,
             route,
@@ -93,7 +95,7 @@ def prompt_changed(case: Case) -> Iterator[Cause]:
                     n_before=len(pieces[0]),
                     n_after=len(pieces[1]),
                 ),
-                case.shift("characters of a prompt", *numbers(case, masks, "characters")),
+                longer if longer is not None and longer.effect >= LONGER else None,
                 fact("messages of a call", messages) if messages and _another(messages, 0.8) else None,
             ],
             FACT,
