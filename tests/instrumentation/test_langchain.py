@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from importlib import import_module
 from typing import Any
 
-import openai
 import pytest
 from langchain_core.caches import InMemoryCache
-from langchain_core.documents import Document
-from langchain_core.language_models.fake_chat_models import FakeListChatModel, GenericFakeChatModel
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableLambda, RunnableParallel
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
+from langchain_core.runnables import RunnableParallel
 from opentelemetry import context as otel_context
-from opentelemetry import trace
-from pydantic import SecretStr
 
 import neuronscope as ns
 from client_cases import CANARY, Mode, agent, captured_logs
+from frameworks import tree
+from langchain_case import ASKED, CHAIN, PROMPT, add, fails, fake, gpt, run_later, use
 from neuronscope import platform
 from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
 from neuronscope.signals import names
-from neuronscope.signals.records import HistogramValue, SpanRecord
-from neuronscope.testing import FakeOpenAI, fake_openai
+from neuronscope.signals.records import HistogramValue
+from neuronscope.testing import FakeOpenAI
 
 pytestmark = [
     pytest.mark.integration,
@@ -43,32 +35,6 @@ pytestmark = [
     # Connections of streams that were left.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-PROMPT = ChatPromptTemplate.from_messages([("user", "{q}")])
-ASKED = {"q": CANARY}
-RUNNER = asyncio.Runner()
-step: Any = RunnableLambda  # untyped functions are fine here
-
-
-class Shelf(BaseRetriever):
-    """Two documents, found by an embedding of OpenAI's."""
-
-    look_up: Callable[[str], Any]
-
-    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
-        self.look_up(query)
-        return [Document(page_content=CANARY, id="d1"), Document(page_content="b", id="d2")]
-
-
-@tool
-def add(a: int, b: int) -> int:
-    """Adds."""
-    return a + b
-
-
-@tool
-def fails(a: str) -> str:
-    """Fails."""
-    raise LookupError(a)
 
 
 @pytest.fixture(scope="module")
@@ -78,73 +44,6 @@ def server() -> Iterator[FakeOpenAI]:
         yield fake
         run_later(gpt(fake).root_async_client.close())
         list(map(gc.collect, (0, 1, 2)))
-
-
-def run_later(coroutine: Any) -> Any:
-    """Run it in the module's event loop: langchain-openai keeps its HTTP clients, and they their loop."""
-    return RUNNER.run(coroutine, context=copy_context())
-
-
-def gpt(server: FakeOpenAI, **more: Any) -> ChatOpenAI:
-    """A model whose calls the openai adapter observes."""
-    return ChatOpenAI(
-        model="gpt-x",
-        base_url=server.base_url,
-        api_key=SecretStr("k"),
-        max_retries=0,
-        temperature=0.5,
-        **more,
-    )
-
-
-def fake(*answers: str) -> FakeListChatModel:
-    """A model whose calls nobody observes."""
-    return FakeListChatModel(responses=list(answers))
-
-
-def tree(spans: list[SpanRecord]) -> list[str]:
-    """Each span with all that is around it, sorted."""
-    known = {span.span_id: span for span in spans}
-
-    def path(span: SpanRecord) -> str:
-        around = known.get(span.parent_span_id or 0)
-        own = f"{span.library.removeprefix('neuronscope.')}:{span.name}"
-        return own if around is None else f"{path(around)} > {own}"
-
-    return sorted(map(path, spans))
-
-
-def same(value: Any) -> Any:
-    return value
-
-
-def constantly(value: Any) -> Callable[[Any], Any]:
-    """A function that returns `value`, whatever it is given."""
-
-    def constant(_: Any) -> Any:
-        return value
-
-    return constant
-
-
-async def drain(stream: AsyncIterator[Any]) -> list[Any]:
-    return [chunk async for chunk in stream]
-
-
-def use(chain: Any) -> Any:
-    """Every way to run a chain, in one event loop: LangChain keeps its HTTP clients."""
-
-    async def later() -> Any:
-        return (
-            await chain.ainvoke(ASKED),
-            await drain(chain.astream(ASKED)),
-            await chain.abatch([ASKED, ASKED]),
-        )
-
-    return chain.invoke(ASKED), list(chain.stream(ASKED)), chain.batch([ASKED, ASKED]), run_later(later())
-
-
-CHAIN = "langchain:invoke_workflow RunnableSequence"
 
 
 def test_a_chain_is_around_the_clients_call(server: FakeOpenAI) -> None:
@@ -269,8 +168,10 @@ def test_a_batch_of_one_model_is_billed_call_by_call(server: FakeOpenAI) -> None
     prompts: Any = [PROMPT.invoke(ASKED).to_messages()] * 3
     with agent("on", "langchain", "openai") as exporter:
         gpt(server).generate(prompts)
+        assert not otel_context.get_current(), "they end in the order in which they began"
         run_later(gpt(server).agenerate(prompts))
         fake("a", "b").generate(prompts)
+        assert not otel_context.get_current()
     assert [span.library for span in exporter.spans] == ["neuronscope.openai"] * 6 + [
         "neuronscope.langchain"
     ] * 3
@@ -283,170 +184,6 @@ def test_an_answer_from_the_cache_is_no_call() -> None:
     with agent("on", "langchain") as exporter:
         assert model.invoke("q").content == model.invoke("q").content
     assert [span.attributes[names.OUTPUT_TOKENS] for span in exporter.spans] == [3]
-
-
-def test_parents_are_right_across_threads_and_tasks(server: FakeOpenAI) -> None:
-    """Parallel branches, a retriever with a call of its own in it, a tool, a span of the service's."""
-    tracer = trace.get_tracer("the service")
-    model = gpt(server)
-
-    def by_hand(question: Any) -> Any:
-        with tracer.start_as_current_span("by hand"):
-            return model.invoke(question)
-
-    shelf = Shelf(look_up=model.invoke)
-    searched: Any = step(constantly(CANARY)) | shelf
-    used: Any = step(constantly({"a": 1, "b": 2})) | add
-    chain: Any = RunnableParallel(
-        a=PROMPT | model,
-        b=PROMPT | fake("x") | StrOutputParser(),
-        c=searched,
-        d=used,
-        e=PROMPT | step(by_hand),
-    )
-    root = "langchain:invoke_workflow RunnableParallel<a,b,c,d,e>"
-    expected = sorted(
-        [
-            root,
-            f"{root} > openai:chat gpt-x",
-            f"{root} > langchain:chat",
-            f"{root} > langchain:retrieval Shelf",
-            f"{root} > langchain:retrieval Shelf > openai:chat gpt-x",
-            f"{root} > langchain:execute_tool add",
-            f"{root} > the service:by hand",
-            f"{root} > the service:by hand > openai:chat gpt-x",
-        ]
-    )
-
-    async def later() -> None:
-        await chain.ainvoke(ASKED)
-        await drain(chain.astream(ASKED))
-
-    with captured_logs() as logs, agent("on", "langchain", "openai") as exporter:
-        tracer = trace.get_tracer("the service")
-        for run in (lambda: chain.invoke(ASKED), lambda: list(chain.stream(ASKED))):
-            run()
-            assert tree(exporter.spans) == expected
-            exporter.clear()
-        run_later(later())
-        assert tree(exporter.spans) == sorted(expected * 2)
-    assert logs == []
-
-
-def test_a_stream_leaves_nothing_current_with_the_service(server: FakeOpenAI) -> None:
-    """Between two chunks the service's own spans are its own; so they are after it was left."""
-    tracer = trace.get_tracer("the service")
-    for model in (gpt(server), fake("abc")):
-        with captured_logs() as logs, agent("on", "langchain", "openai") as exporter:
-            tracer = trace.get_tracer("the service")
-            streams: list[Any] = [(PROMPT | model).stream(ASKED), model.stream(CANARY)]
-            for stream in streams:
-                next(stream)
-                assert trace.get_current_span() is trace.INVALID_SPAN
-                with tracer.start_as_current_span("meanwhile"):
-                    next(stream)
-                stream.close()
-                assert trace.get_current_span() is trace.INVALID_SPAN
-            meanwhile = [span for span in exporter.spans if span.name == "meanwhile"]
-            assert [span.parent_span_id for span in meanwhile] == [None, None]
-            left = [span for span in exporter.spans if span.name.startswith("chat")]
-            assert {span.attributes[names.STREAM_END] for span in left} == {"client_closed"}
-            assert not [span for span in exporter.spans if names.ERROR_TYPE in span.attributes]
-        assert logs == []
-
-
-def test_a_cancelled_chain_ends_all_its_spans(server: FakeOpenAI) -> None:
-    """A `BaseException` in the middle of a stream."""
-
-    async def cancelled() -> None:
-        server.clear()
-        server.reply(fake_openai.chat_stream("one two three", delay_s=0.1))
-        async with asyncio.timeout(0.15):
-            await drain((PROMPT | gpt(server)).astream(ASKED))
-
-    with captured_logs() as logs, agent("on", "langchain", "openai") as exporter:
-        with pytest.raises(TimeoutError):
-            run_later(cancelled())
-        assert tree(exporter.spans) == [CHAIN, f"{CHAIN} > openai:chat gpt-x"]
-    assert logs == []
-
-
-def test_errors_are_told_by_type_at_every_level(server: FakeOpenAI) -> None:
-    """The client's call, the chain around it; a tool; a model without a client."""
-
-    def failing_tool(_: Any) -> Any:
-        return fails.invoke({"a": CANARY})
-
-    broken: Any = step(failing_tool)
-
-    def raising(_: Any) -> Any:
-        raise ZeroDivisionError(CANARY)
-
-    class Broken(FakeListChatModel):
-        def _call(self, *args: Any, **kwargs: Any) -> str:
-            raise ZeroDivisionError(CANARY)
-
-    with agent("on", "langchain", "openai") as exporter:
-        server.clear()
-        server.reply(fake_openai.error(500, CANARY))
-        failing: list[tuple[Any, str]] = [
-            (PROMPT | gpt(server), "APIError"),
-            (PROMPT | broken, "LookupError"),
-            (PROMPT | step(raising), "ZeroDivisionError"),
-            (Broken(responses=["x"]), "ZeroDivisionError"),
-        ]
-        for chain, error in failing:
-            with pytest.raises((openai.APIError, LookupError, ZeroDivisionError)):
-                chain.invoke(CANARY if isinstance(chain, Broken) else ASKED)
-            assert exporter.spans
-            told = {str(span.attributes[names.ERROR_TYPE]) for span in exporter.spans}
-            # The client's own, and what langchain-openai makes of it.
-            assert told == {error} or {"openai.InternalServerError"} < told
-            assert {span.status.name for span in exporter.spans} == {"ERROR"}
-            assert CANARY not in repr(exporter.spans)
-            exporter.clear()
-
-
-def test_tools_and_retrievers_tell_their_content_only_when_asked() -> None:
-    """Arguments, result, query and documents; counts and ids always."""
-    shelf = Shelf(look_up=lambda _: None)
-
-    def run(mode: Mode) -> list[SpanRecord]:
-        with agent(mode, "langchain") as exporter:
-            add.invoke({"type": "tool_call", "name": "add", "args": {"a": 1, "b": 2}, "id": "c1"})
-            shelf.invoke(CANARY)
-        return exporter.spans
-
-    for mode in ("on", "content"):
-        used, found = run(mode)
-        assert used.name == "execute_tool add"
-        assert used.kind.name == "INTERNAL"
-        assert used.attributes[names.TOOL_NAME] == "add"
-        assert used.attributes[names.TOOL_CALL_ID] == "c1"
-        assert found.name == "retrieval Shelf"
-        assert found.attributes[names.OPERATION_NAME] == "retrieval"
-        assert found.attributes[names.DOCUMENTS_RETURNED] == 2
-        assert found.attributes[names.RETRIEVAL_IDS] == ["d1", "d2"]
-        contents = {names.TOOL_ARGUMENTS, names.TOOL_RESULT}
-        assert (contents <= set(used.attributes)) == (mode == "content")
-        assert (CANARY in repr(found)) == (mode == "content")
-    assert json.loads(str(used.attributes[names.TOOL_ARGUMENTS])) == {"a": 1, "b": 2}
-    assert used.attributes[names.TOOL_RESULT] == "3"
-    assert found.attributes[names.RETRIEVAL_QUERY_TEXT] == CANARY
-    assert json.loads(str(found.attributes[names.RETRIEVAL_DOCUMENTS]))[0] == {"id": "d1", "content": CANARY}
-
-
-def test_agents_and_conversations_are_named() -> None:
-    """By the metadata that LangChain's agents give their runs; once, not for each of their parts."""
-    inner: Any = step(same) | step(same)
-    helper: Any = step(inner.invoke).with_config(metadata={"lc_agent_name": "helper"})
-    outer: Any = step(same) | helper
-    with agent("on", "langchain") as exporter:
-        outer.invoke("x", config={"metadata": {"thread_id": "t-1"}})
-    assert tree(exporter.spans) == [CHAIN, f"{CHAIN} > langchain:invoke_agent helper"]
-    by_name = {span.attributes[names.OPERATION_NAME]: span for span in exporter.spans}
-    assert by_name["invoke_agent"].attributes[names.CONVERSATION_ID] == "t-1"
-    assert by_name["invoke_agent"].attributes[names.AGENT_NAME] == "helper"
 
 
 def test_suppressed_runs_are_not_observed(server: FakeOpenAI) -> None:
@@ -519,32 +256,3 @@ def test_faults_of_the_adapter_change_nothing(server: FakeOpenAI, monkeypatch: p
     assert answers[0].content == expected[0].content
     assert [line for line in logs if not line.startswith("neuronscope")] == []
     assert GUARD.faults
-
-
-def node(name: str, does: Any) -> Any:
-    """A node as LangGraph runs it: a chain with its own metadata and tag, around what the service wrote."""
-    told = {"langgraph_node": name, "langgraph_step": 1}
-    chain = step(does) | StrOutputParser()
-    return chain.with_config(run_name=name, metadata=told, tags=["graph:step:1"])
-
-
-def test_nodes_of_a_graph_are_parents(server: FakeOpenAI) -> None:
-    """Each a span within the graph's, what it calls beneath it; chains inside a node have none."""
-    model = gpt(server)
-
-    def look_up(_: Any) -> str:
-        return CANARY
-
-    def answer(found: str) -> Any:
-        return model.invoke(found)
-
-    graph = (node("look_up", look_up) | node("answer", answer)).with_config(run_name="rag")
-    with agent("on", "langchain", "openai") as exporter:
-        graph.invoke(ASKED)
-    found = {span.name: span for span in exporter.spans}
-    assert sorted(found) == ["chat gpt-x", "invoke_workflow rag", "step answer", "step look_up"]
-    around = {name: span.parent_span_id for name, span in found.items()}
-    assert around["chat gpt-x"] == found["step answer"].span_id
-    assert around["step answer"] == around["step look_up"] == found["invoke_workflow rag"].span_id
-    assert found["step answer"].attributes[names.WORKFLOW_STEP] == "answer"
-    assert CANARY not in repr(exporter.spans)

@@ -7,8 +7,9 @@ back only where it still is: in the context that it was set in.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -34,24 +35,42 @@ class Run:
 
     Attributes:
         context: in which its children run.
-        before: what was current before its context was made so, while it is.
+        before: what was current before its context was made so, if it ever was.
+        below: the run whose context that was, if it was one's.
+        left: it is no longer meant to be current.
         stream: of a model's run that streams.
     """
 
     context: Context
     before: Context | None = None
+    below: Run | None = None
+    left: bool = False
     stream: StreamState | None = None
 
     def enter(self) -> None:
         """Make its context current, for a while in which nothing is yielded to the service."""
-        self.before = otel_context.get_current()
+        self.before, below = otel_context.get_current(), _innermost.get()
+        self.below = below if below is not None and below.context is self.before else None
+        _innermost.set(self)
         otel_context.attach(self.context)
 
     def leave(self) -> None:
-        """Give back what was current, in this copy of the context or another: no token fits all of them."""
-        before, self.before = self.before, None
-        if before is not None and otel_context.get_current() is self.context:
-            otel_context.attach(before)
+        """Give back what was current, in this copy of the context or another: no token fits all of them.
+
+        Runs of a batch begin one within the other and end in the same order: what the last one gives back is
+        what was current before the first.
+        """
+        if self.before is None or self.left:
+            return
+        self.left = True
+        if otel_context.get_current() is not self.context:
+            return  # it is not here that it is current, or a later run is, which gives back for both
+        last = self
+        while last.below is not None and last.below.left:
+            last = last.below
+        _innermost.set(last.below)
+        if last.before is not None:
+            otel_context.attach(last.before)
 
     def adopt_here(self) -> None:
         """Make its context current in a copy of the context that will be thrown away, and this with it."""
@@ -64,6 +83,9 @@ class Run:
         )
         return attributes.get(key)
 
+
+# Of the runs that were made current in this copy of the context.
+_innermost: Final[ContextVar[Run | None]] = ContextVar("neuronscope-innermost-run", default=None)
 
 R = TypeVar("R", bound=Run)
 
