@@ -59,7 +59,7 @@ REPORTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "13 the stream manager of anthropic": (
         "instrumentation/test_anthropic.py::test_streams_are_the_sdks_own",
-        "instrumentation/test_anthropic.py::test_pieces_without_their_start_are_kept",
+        "instrumentation/test_anthropic_blocks.py::test_pieces_without_their_start_are_kept",
     ),
     "15 odd inputs, moved modules": (
         "instrumentation/test_google_genai.py::test_contents_become_opentelemetrys_parts",
@@ -178,7 +178,7 @@ BUGS: Final[dict[str, tuple[str, ...]]] = {
     "20 options that we change": (f"{SCENARIOS}::arguments_are_not_changed",),
     "21-22 the event loop": ("agent/test_engine_install.py::test_an_event_loop_never_waits_for_us",),
     "23 events out of order": (
-        "instrumentation/test_anthropic.py::test_pieces_without_their_start_are_kept",
+        "instrumentation/test_anthropic_blocks.py::test_pieces_without_their_start_are_kept",
     ),
     "24-25 our own exceptions": (
         "agent/test_abuse_calls.py::test_a_service_notices_nothing_when_we_fail",
@@ -207,7 +207,9 @@ BUGS: Final[dict[str, tuple[str, ...]]] = {
         f"{OPENAI}_facts.py::test_the_last_of_several_usages_counts",
     ),
     "35 streamed tool calls": (f"{OPENAI}_facts.py::test_parallel_tool_calls_are_put_together",),
-    "36 cached tokens": ("instrumentation/test_anthropic.py::test_cached_tokens_are_part_of_the_input",),
+    "36 cached tokens": (
+        "instrumentation/test_anthropic_blocks.py::test_cached_tokens_are_part_of_the_input",
+    ),
     "37 counted twice": (
         "agent/test_abuse_others.py::test_another_instrumentor_on_the_same_method",
         "agent/test_engine.py::test_nested_calls_of_one_library_are_one_span",

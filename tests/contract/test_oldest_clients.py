@@ -16,7 +16,7 @@ from fetched import from_pypi
 from neuronscope.instrumentation import registry
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
-SUITE = ("test_client_contract.py", "test_method_contract.py")
+SUITE = ("test_client_contract.py", "test_client_endings.py", "test_method_contract.py")
 # Later ones no longer have arguments that these SDKs pass.
 HTTP_LIBRARY = "httpx==0.27.2"
 

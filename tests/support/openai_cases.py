@@ -9,15 +9,23 @@ from typing import Any
 
 import httpx2
 import openai
+import pydantic
 
 import client_cases
-from client_cases import CANARY, MODES, Mode, Outcome, captured_logs, plain, three_ways, wire
+from client_cases import CANARY, MODES, Mode, Outcome, captured_logs, facts_like, plain, three_ways, wire
+from neuronscope.signals import names
 from neuronscope.testing import InMemoryExporter
 from neuronscope.testing.fake_openai import FakeOpenAI
 
 __all__ = [
     "CANARY",
+    "COMPLETE",
+    "MESSAGES",
     "MODES",
+    "STREAMED",
+    "TOOLS",
+    "USAGE",
+    "Answer",
     "AsyncScenario",
     "Mode",
     "Outcome",
@@ -25,6 +33,7 @@ __all__ = [
     "agent",
     "attempt",
     "captured_logs",
+    "facts_like",
     "observe",
     "observe_async",
     "plain",
@@ -35,6 +44,17 @@ __all__ = [
 
 Scenario = Callable[[openai.OpenAI, FakeOpenAI], Any]
 AsyncScenario = Callable[[openai.AsyncOpenAI, FakeOpenAI], Coroutine[Any, Any, Any]]
+MESSAGES: Any = [{"role": "system", "content": "be brief"}, {"role": "user", "content": CANARY}]
+USAGE: Any = {"include_usage": True}
+TOOLS: Any = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
+COMPLETE = {names.INPUT_TOKENS: 11, names.OUTPUT_TOKENS: 5, names.FINISH_REASONS: ["stop"]}
+STREAMED = {**COMPLETE, names.STREAM_END: "complete", names.STREAM_CHUNKS: 8}
+
+
+class Answer(pydantic.BaseModel):
+    """A structured output."""
+
+    city: str
 
 
 def agent(mode: Mode) -> AbstractContextManager[InMemoryExporter]:
