@@ -37,7 +37,6 @@ class Machine:
     now: int = 1
     cpu: int = 0
     thread: int = 0
-    requests: int = 0
     clocked: float = 0.0  # of the agent's captures, as they are charged
     real: float = 0.0  # what captures really cost
     work: float = 0.0
@@ -65,6 +64,7 @@ class Machine:
             first_s=60,
             rest_s=self.rest_s,
             clock=lambda: self.now,
+            wall=lambda: self.now,
             cpu=lambda: self.cpu,
             rng=random.Random(self.seed),
             wanted=self.hidden.wants_more,
@@ -113,13 +113,13 @@ class Machine:
         real = work = 0.0
         while self.now < end:
             self.thread = self.rng.randrange(threads)
-            was_off, before = self.off, (self.real, self.work)
+            was_off, before, began = self.off, (self.real, self.work), self.now
             self.forward()
             if not was_off:
                 real += self.real - before[0]
                 work += self.work - before[1]
-            self.requests += 1
-            self.experiment.tick(self.requests)
+            self.experiment.served(began, self.now)
+            self.experiment.tick()
         return 100 * real / work
 
 

@@ -19,8 +19,7 @@ class Service:
     def __init__(
         self, overhead: float, *, accounted: float | None = None, noise: float = 0.2, seed: int = 0
     ) -> None:
-        self.now = self.cpu = 0
-        self.requests = 0
+        self.now = self.cpu = self.jump = 0
         self.captures = 1.0
         self.off = False
         self.switched: list[bool] = []
@@ -38,9 +37,13 @@ class Service:
             first_s=1,
             rest_s=100,
             clock=lambda: self.now,
+            wall=self._wall,
             cpu=lambda: self.cpu,
             rng=random.Random(seed),
         )
+
+    def _wall(self) -> int:
+        return self.now + self.jump
 
     def switch(self, off: bool) -> None:
         self.off = off
@@ -57,8 +60,8 @@ class Service:
                 cost *= 1 + self._overhead
             self.cpu += int(cost)
             self.now += int(every_ms * MS)
-            self.requests += 1
-            self.experiment.tick(self.requests)
+            self.experiment.served(self.now - int(cost), self.now)
+            self.experiment.tick()
 
     @property
     def result(self) -> Measured:
@@ -77,6 +80,87 @@ def test_the_interval_contains_the_truth() -> None:
         hits += result.low <= 0.08 <= result.high
         assert result.agrees
     assert 88 <= hits <= 100
+
+
+class Crowd:
+    """Threads that compute beside one another on one core, and wait for the others after each request.
+
+    Requests are told late and in bulk, as the worker does: a fifth of a second after the first of them.
+    """
+
+    def __init__(self, overhead: float, threads: int, block_s: float, seed: int) -> None:
+        self.now = self.cpu = 0
+        self.off = False
+        self.captures = 1.0
+        self.results: list[Measured] = []
+        self._overhead = overhead
+        self._threads = threads
+        self._rng = random.Random(seed)
+        self.experiment = Experiment(
+            self._switch,
+            lambda: None,
+            lambda: self.captures,
+            self.results.append,
+            block_s=block_s,
+            first_s=1,
+            rest_s=1_000,
+            clock=lambda: self.now,
+            wall=lambda: self.now + 7,
+            cpu=lambda: self.cpu,
+            rng=random.Random(seed),
+        )
+
+    def _switch(self, off: bool) -> None:
+        self.off = off
+
+    def result(self) -> Measured:
+        told: list[tuple[int, int]] = []
+        tell_at = 0
+        while not self.results:
+            began = self.now
+            left = [65 * MS * self._rng.uniform(0.9, 1.1) for _ in range(self._threads)]
+            while left:
+                step = MS  # of the one that is let run; the others wait for the GIL
+                self.now += step
+                self.cpu += step
+                one = self._rng.randrange(len(left))
+                left[one] -= step if self.off else step / (1 + self._overhead)
+                self.captures += 0 if self.off else step * self._overhead / (1 + self._overhead)
+                if left[one] <= 0:
+                    left.pop(one)
+                    tell_at = tell_at if told else self.now + 200 * MS
+                    told.append((began, self.now))
+                if told and self.now >= tell_at:
+                    for start, end in told:
+                        self.experiment.served(start + 7, end + 7)
+                    told.clear()
+                    self.experiment.tick()
+        return self.results[0]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("truth", [0.0, 0.11])
+def test_threads_whose_requests_straddle_the_blocks_are_measured_as_well(threads: int, truth: float) -> None:
+    """The interval holds the truth, is narrow enough to be of use, and leans to neither side."""
+    results = [Crowd(truth, threads, 0.5, seed).result() for seed in range(40)]
+    estimates = [result.estimate for result in results if result.estimate is not None]
+    assert len(estimates) == 40
+    assert sum(estimates) / 40 == pytest.approx(truth, abs=0.01)
+    assert sum(result.low <= truth <= result.high for result in results) >= 35
+    assert max(result.high - result.low for result in results) < 0.16
+
+
+def test_a_wall_clock_that_is_set_spoils_the_experiment() -> None:
+    """No estimate, and it says why; captures are on again."""
+    service = Service(0.05)
+    while not service.off:
+        service.serve(1)
+    service.serve(10)
+    service.jump = 60_000 * MS
+    service.serve(200)
+    assert service.result.reason == "the clock was set"
+    assert service.result.estimate is None
+    assert not service.off
 
 
 def test_captures_that_cost_nothing_measure_as_nothing() -> None:
@@ -115,6 +199,16 @@ def test_too_few_requests_are_insufficient_data() -> None:
     assert result.estimate is None
     assert "insufficient data" in str(result)
     assert not service.off
+
+
+def test_requests_that_go_on_through_the_blocks_are_insufficient_data() -> None:
+    """What is on and off within one request tells nothing of what captures cost."""
+    service = Service(0.05)
+    service.experiment.served(0, 5_000 * MS)
+    service.serve(100)
+    assert service.results[0].estimate is None
+    assert service.results[0].reason == "requests take longer than blocks"
+    assert not service.switched
 
 
 def test_without_captures_nothing_is_measured() -> None:

@@ -20,7 +20,8 @@ from tests.benchmarks.children import serve
 LAYERS: Final = 12
 THREADS: Final = 4
 BLOCK_S: Final = 0.5  # of one arm; shorter ones would be charged for more flushes than a service makes
-EXPERIMENT_S: Final = 45.0
+EXPERIMENT_S: Final = 60.0
+EXPERIMENT_BLOCK_S: Final = 1.0
 PATTERNS: Final = ("steady", "bursts", "long", "threads")
 # Everything, in full: far more than any of the budgets pays for.
 PROBES: Final = ("**:full",)
@@ -167,7 +168,7 @@ class Service:
             ns.Platform(
                 max_overhead_pct=15.0 if idle else float(mode),
                 probes=("off",) if idle else PROBES,
-                overhead_block_s=BLOCK_S,
+                overhead_block_s=EXPERIMENT_BLOCK_S,
             )
             ns.instrument("transformers")
             self._engine = ENGINE

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
-from statistics import fmean
 from time import monotonic
 from typing import Final
 
-from neuronscope.governor.intervals import t95
+from neuronscope.governor import intervals
 
 LEAST_PAIRS: Final = 4
 PRECISE: Final = 0.5  # points of the interval's half at which no more pairs are needed
@@ -35,12 +33,9 @@ class Excess:
 
 
 def excess(arm: Sequence[float], base: Sequence[float]) -> Excess:
-    """Ratio of the sums of paired measurements, less one; its variance by linearisation."""
-    ratio = fmean(arm) / fmean(base)
-    n = len(arm)
-    left = [a - ratio * b for a, b in zip(arm, base, strict=True)]
-    half = t95(n - 1) * sqrt(sum(x * x for x in left) / (n * (n - 1))) / fmean(base) if n > 1 else inf
-    return Excess(100 * (ratio - 1), 100 * (ratio - 1 - half), 100 * (ratio - 1 + half), n)
+    """Ratio of the sums of paired measurements, less one."""
+    value, half = intervals.excess(arm, base)
+    return Excess(100 * value, 100 * (value - half), 100 * (value + half), len(arm))
 
 
 def turns(most: int, limit_s: float, precise: Callable[[], bool] = lambda: False) -> Iterator[int]:

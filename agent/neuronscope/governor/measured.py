@@ -4,21 +4,33 @@ The accounted figure adds up what our own clocks saw.  It cannot see what captur
 behind its back: caches, memory, the GIL.  So now and then, for a few seconds at a time, the agent's
 captures (never spans, tokens, errors or propagation) go off and on; the CPU time that the process needs
 for a request is compared, pair by pair, and published with its 95 % interval.
+
+A block begins and ends in the middle of requests: of four threads each has one under way.  So a request
+counts by the share of its duration that lies in the block; of those that end in it there would be too few or
+too many.  And before the captures are switched, and after that, as much time is left out as requests take:
+one that goes on through both arms would count for either as if it had been as slow in the other, and hide
+what captures cost.  Requests that take longer than two blocks are not counted; if they are many, that is
+"insufficient data".
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from neuronscope.governor.intervals import Mean
+from neuronscope.governor.intervals import excess
 
 MIN_PAIRS: Final = 6
 MIN_REQUESTS: Final = 3  # that a block must have; how little they tell, the interval says
 MAX_STRETCH: Final = 5  # so many times its length a block waits for them
+LONGEST: Final = 2  # so many blocks a request that is counted may take …
+UNCOUNTED: Final = 0.2  # … and that share of the requests' time may be of longer ones
+TOO_LONG: Final = "requests take longer than blocks"
+CLOCK_SET: Final = 0.01  # a share of a block by which the wall clock may be off
 SETTLE: Final = 0.15  # share of a block that is left out: requests of the block before end in it
 TOLERANCE: Final = 0.01  # how far outside the interval the accounted figure may be
 
@@ -28,7 +40,7 @@ class Measured:
     """The result of one experiment, as shares of the work without captures.
 
     Attributes:
-        estimate: mean over the pairs of blocks; None if there were too few.
+        estimate: CPU time of a request with captures over that without, less one; None: too few blocks.
         low: lower end of the 95 % interval.
         high: upper end.
         accounted: what the accounts say captures cost in the same blocks.
@@ -57,16 +69,83 @@ class Measured:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Block:
-    """What one block showed."""
+    """What one block showed.
 
-    cpu_ns: float  # for a request
-    captures_ns: float  # of these, by the accounts
+    Attributes:
+        off: captures were off.
+        start: by the wall clock, as spans are.
+        end: the same.
+        requests: that lay in it, by their shares.
+        ended: requests that ended in it.
+        cpu: CPU time of the process.
+        captures: of that, by the accounts.
+    """
+
+    off: bool
+    start: int
+    end: float = math.inf
+    requests: float = 0.0
+    ended: int = 0
+    cpu: float = 0.0
+    captures: float = 0.0
+
+    @property
+    def measured(self) -> bool:
+        """Was it ended, and did anything go on in it?"""
+        return self.requests > 0 and self.cpu > 0
+
+    def take(self, start: int, end: int) -> None:
+        """A request went on from `start` to `end`."""
+        within = min(end, self.end) - max(start, self.start)
+        if start >= end:
+            self.requests += self.start <= end < self.end
+        elif within > 0:
+            self.requests += within / (end - start)
+        self.ended += self.start <= end < self.end
+
+
+@dataclass(slots=True)
+class _Durations:
+    """How long requests take, of late.
+
+    Attributes:
+        longest: of those that are counted, in ns.
+        counted: their sum.
+        squared: the sum of their squares.
+        uncounted: the sum of those that took longer than `most`.
+    """
+
+    most: int
+    longest: int = 0
+    counted: float = 0.0
+    squared: float = 0.0
+    uncounted: float = 0.0
+
+    def take(self, took: int) -> bool:
+        """A request took so long; is it counted?"""
+        if took > self.most:
+            self.uncounted += took
+            return False
+        self.counted += took
+        self.squared += took * took
+        self.longest = max(self.longest, took)
+        return True
+
+    @property
+    def too_long(self) -> bool:
+        """Is too much of the time that of requests that are not counted?"""
+        return self.uncounted > UNCOUNTED * (self.counted + self.uncounted)
+
+    @property
+    def under_way(self) -> float:
+        """How long requests take that are under way at some moment: longer ones are so more often."""
+        return min(self.longest, 2 * self.squared / self.counted) if self.counted > 0 else 0.0
 
 
 class Experiment:
-    """Runs the blocks.  Driven by `tick`, from the worker's thread after its queue is empty.
+    """Runs the blocks.  Driven by `tick` and `served`, from the worker's thread.
 
     Args:
         switch: ``switch(off)``: captures go off, or on again.
@@ -79,6 +158,7 @@ class Experiment:
         rest_s: seconds between two.
         wanted: is another one wanted as soon as the first was?
         clock: monotonic nanoseconds.
+        wall: the clock that requests are told by.
         cpu: CPU time of the process in nanoseconds.
 
     Attributes:
@@ -97,6 +177,7 @@ class Experiment:
         first_s: float = 60.0,
         rest_s: float = 600.0,
         clock: Callable[[], int] = time.perf_counter_ns,
+        wall: Callable[[], int] = time.time_ns,
         cpu: Callable[[], int] = time.process_time_ns,
         rng: random.Random | None = None,
         wanted: Callable[[], bool] = bool,
@@ -109,6 +190,7 @@ class Experiment:
         self._pairs = pairs
         self._rest_ns = int(rest_s * 1e9)
         self._clock = clock
+        self._wall = wall
         self._cpu = cpu
         self._rng = rng or random.Random()
         self._wanted = wanted
@@ -118,99 +200,132 @@ class Experiment:
         self._order: list[bool] = []  # of the blocks to come: off?
         self._off = False
         self._begun = 0
-        self._settled = False
+        self._block: _Block | None = None  # that is being measured
         self._start = (0, 0.0, 0)
-        self._done: list[tuple[bool, _Block]] = []
+        self._blocks: list[_Block] = []
+        self._closed = 0  # when it ended
+        self._took = _Durations(LONGEST * self._block_ns)
 
     @property
     def running(self) -> bool:
         """Is an experiment under way?"""
         return self._begun > 0
 
-    def tick(self, requests: int) -> None:
-        """Look at the clock.
+    def served(self, start_ns: int, end_ns: int) -> None:
+        """A request has been finished; when, by the wall clock."""
+        if not self._took.take(end_ns - start_ns) or not self._begun:
+            return
+        for block in reversed(self._blocks):
+            if block.end <= start_ns:
+                return
+            block.take(start_ns, end_ns)
 
-        Args:
-            requests: how many requests have been finished in all.
-        """
+    def tick(self) -> None:
+        """Look at the clock: after the queue has been emptied, so that all that ended has been told."""
         now = self._clock()
         if not self._begun:
             if now >= self.due or (now >= self._soon and self._wanted()):
                 self._begin(now)
             return
-        if not self._settled:
-            if now - self._begun >= SETTLE * self._block_ns:
-                self._settled = True
-                self._start = (self._cpu(), self._captures_ns(), requests)
+        block = self._block
+        if block is None:
+            if now - self._begun >= max(SETTLE * self._block_ns, self._took.under_way):
+                self._start_block(now)
+        elif block.end < math.inf:
+            if now - self._closed < self._took.under_way:
+                return
+            if self._order:
+                self._next()
+            else:
+                self._end()
+        elif now - self._start[2] < self._block_ns:
             return
-        if now - self._begun < self._block_ns:
-            return
-        served = requests - self._start[2]
-        if served >= MIN_REQUESTS:
-            self._end_block(served)
-        elif now - self._begun > MAX_STRETCH * self._block_ns:
+        elif block.ended >= MIN_REQUESTS:
+            self._end_block(block)
+        elif now - self._start[2] > MAX_STRETCH * self._block_ns:
             self._finish("too few requests")
 
     def stop(self) -> None:
         """Switch captures on again, if an experiment is under way; it is given up."""
         if self._begun:
             self._begun = 0
-            self._switch(False)
+            self._be(False)
 
     def _begin(self, now: int) -> None:
         captures = self._captures_ns()
         if captures <= self._at_rest_captures:
             self._rest(now)  # nothing is captured: there is nothing to measure
             return
-        self._done = []
+        self._blocks = []
+        if self._took.too_long:
+            self._finish(TOO_LONG)
+            return
         self._order = []
         for _ in range(self._pairs):  # a drift of the load must not favour one arm
             first = self._rng.random() < 0.5
             self._order += [first, not first]
-        self._next_block()
+        self._next()
 
     def _rest(self, now: int) -> None:
         self.due, self._soon = now + self._rest_ns, now + self._soon_ns
 
-    def _next_block(self) -> None:
-        off = self._order.pop(0)
-        self._drain()
+    def _be(self, off: bool) -> None:
         if off is not self._off:
             self._off = off
             self._switch(off)
-        self._begun = self._clock()
-        self._settled = False
 
-    def _end_block(self, served: int) -> None:
+    def _next(self) -> None:
         self._drain()
-        cpu = self._cpu() - self._start[0]
-        captures = self._captures_ns() - self._start[1]
-        self._done.append((self._off, _Block(cpu / served, captures / served)))
-        if self._order:
-            self._next_block()
+        self._be(self._order[0])
+        self._block = None
+        self._begun = self._clock()
+
+    def _start_block(self, now: int) -> None:
+        self._block = _Block(self._order.pop(0), self._wall())
+        self._blocks.append(self._block)
+        self._start = (self._cpu(), self._captures_ns(), now)
+
+    def _end_block(self, block: _Block) -> None:
+        self._drain()
+        block.end = self._wall()
+        block.cpu = self._cpu() - self._start[0]
+        block.captures = self._captures_ns() - self._start[1]
+        self._closed = self._clock()
+        took = self._closed - self._start[2]
+        if abs(block.end - block.start - took) > CLOCK_SET * took:
+            block.requests = 0.0
+            block.end = block.start
+            self._finish("the clock was set")
+
+    def _end(self) -> None:
+        if self._took.too_long:
+            self._blocks.clear()
+            self._finish(TOO_LONG)
         else:
             self._finish("")
 
     def _finish(self, reason: str) -> None:
         self._begun = 0
-        if self._off:
-            self._off = False
-            self._switch(False)
+        self._block = None
+        self._be(False)
         self._rest(self._clock())
         self._at_rest_captures = self._captures_ns()
+        self._took = _Durations(LONGEST * self._block_ns)
         self._report(self._result(reason))
 
     def _result(self, reason: str) -> Measured:
-        ratios, cpu, captures = Mean(), 0.0, 0.0
-        for (one_off, one), (_, other) in zip(self._done[::2], self._done[1::2], strict=False):
-            on, off = (other, one) if one_off else (one, other)
-            if off.cpu_ns > 0:
-                ratios.add(on.cpu_ns / off.cpu_ns - 1.0)
-                cpu += off.cpu_ns
-                # What is watched without any capture goes on in both, and is in neither difference.
-                captures += on.captures_ns - off.captures_ns
+        pairs = [
+            (other, one) if one.off else (one, other)
+            for one, other in zip(self._blocks[::2], self._blocks[1::2], strict=False)
+            if one.measured and other.measured
+        ]
+        cpu = sum(off.cpu / off.requests for _, off in pairs)
+        # What is watched without any capture goes on in both, and is in neither difference.
+        captures = sum(on.captures / on.requests - off.captures / off.requests for on, off in pairs)
         accounted = max(0.0, captures / cpu) if cpu > 0 else 0.0
-        if ratios.n < MIN_PAIRS:
-            return Measured(None, 0.0, 0.0, accounted, ratios.n, reason or "too few pairs of blocks")
-        margin = ratios.margin()
-        return Measured(ratios.mean, ratios.mean - margin, ratios.mean + margin, accounted, ratios.n)
+        if len(pairs) < MIN_PAIRS:
+            return Measured(None, 0.0, 0.0, accounted, len(pairs), reason or "too few pairs of blocks")
+        estimate, margin = excess(
+            [on.cpu / on.requests for on, _ in pairs], [off.cpu / off.requests for _, off in pairs]
+        )
+        return Measured(estimate, estimate - margin, estimate + margin, accounted, len(pairs))

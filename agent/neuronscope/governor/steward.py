@@ -67,7 +67,6 @@ class Steward:
         self._settings = settings
         self._metrics = metrics
         self._tell = tell
-        self._requests = 0
         self._told_at = time.monotonic()
         self.experiment: Experiment | None = None
         if settings.overhead_measure and settings.deferred:
@@ -85,8 +84,9 @@ class Steward:
     def span_done(self, record: SpanRecord, recording: Recording | None, hot_ns: int) -> None:
         """The worker has finished a span; `hot_ns` went into it in a thread of the service."""
         self.ledger.span(recording, record.library, hot_ns)
-        if record.parent_span_id is None or record.parent_is_remote:
-            self._requests += 1
+        root = record.parent_span_id is None or record.parent_is_remote
+        if root and self.experiment is not None:
+            self.experiment.served(record.start_unix_ns, record.end_unix_ns)
 
     def worker_cpu(self, spent_ns: int) -> None:
         """The worker has emptied its queue, and spent so much on it."""
@@ -99,7 +99,7 @@ class Steward:
             self._told_at = now
             self._tell_coverage()
         if self.experiment is not None:
-            self.experiment.tick(self._requests)
+            self.experiment.tick()
 
     def linger_s(self) -> float:
         """How long the worker may wait for more after the first item: longer where the budget is short."""
