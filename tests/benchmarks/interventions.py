@@ -99,5 +99,6 @@ def _smollm2(told: Mapping[str, Any], note: str) -> Iterator[Figure]:
     yield Figure(
         "interventions.smollm2", told["ours"], "%", at_most(1.0), peers={"nnsight": told["nnsight"]},
         note=f"one read and write for each of {told['layers']} layers, over a plain forward of "
-        f"{told['tokens']} tokens ({told['plain_ms']:.0f} ms); median of {told['rounds']} pairs{note}",
+        f"{told['tokens']} tokens ({told['plain_ms']:.0f} ms); median of {told['rounds']} pairs; pairs of "
+        f"plain forwards say {told['noise']:+.1f} %{note}",
     )  # fmt: skip

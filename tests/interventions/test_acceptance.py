@@ -472,10 +472,27 @@ def test_traces_do_not_disturb_compiled_models(way: str) -> None:
     dynamo.reset()
 
 
+def _stopped(model: ns.Model) -> None:
+    with model.trace(X) as t:
+        _ = t.h[1].lin.output
+        t.stop()
+
+
+def _failed(model: ns.Model) -> None:
+    with pytest.raises(ZeroDivisionError), model.trace(X) as t:
+        _ = t.h[1].lin.output
+        _ = 1 / 0
+
+
+def _dropped(model: ns.Model) -> None:
+    trace: Any = model.trace(X).__enter__()
+    _ = trace["h.1.lin"].output
+
+
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore")  # torch's own, about process groups
 def test_sharded_modules(tmp_path: Any) -> None:
-    """FSDP2 on one rank: values are whole, and a stopped model's weights are sharded again."""
+    """FSDP2 on one rank: values are whole, and weights of a model that did not end are sharded again."""
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
@@ -492,11 +509,10 @@ def test_sharded_modules(tmp_path: Any) -> None:
             hidden = t.h[1].output[0]
             t.h[1].replace_first(hidden * 2)
         assert torch.allclose(hidden, plain.h[1](plain.h[0](X)[0])[0])
-        with model.trace(X) as t:
-            _ = t.h[1].lin.output
-            t.stop()
-        assert all(isinstance(parameter, DTensor) for parameter in net.h.parameters())
-        assert torch.allclose(net(X), plain(X))
+        for end in (_stopped, _failed, _dropped):
+            end(model)
+            assert all(isinstance(parameter, DTensor) for parameter in net.h.parameters()), end
+            assert torch.allclose(net(X), plain(X))
     finally:
         dist.destroy_process_group()
 

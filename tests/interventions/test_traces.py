@@ -292,6 +292,9 @@ def test_aliases_and_views(net: Blocks) -> None:
     assert torch.equal(t.result, net.head(torch.zeros(2, 8)))
     assert "h: ModuleList  = blocks" in model.tree()
     assert ".halves over output" in model.tree()
+    shown = model.tree(X).splitlines()
+    assert shown[0] == "(model): Blocks  .hidden over input = float32[2, 8]"
+    assert "  h.1: Block  .halves over output = float32[2, 2, 4]" in shown
     with pytest.raises(ValueError, match="alias"):
         model.alias("head", "h")
     with pytest.raises(ns.LayerNotFoundError):

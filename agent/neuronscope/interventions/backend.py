@@ -91,8 +91,8 @@ class Interventions(Protocol):
         """What a module's forward calls, with shapes."""
         ...
 
-    def describe(self) -> str:
-        """The model's modules with their views and aliases."""
+    def describe(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The model's modules with their views and aliases; with arguments, the views' shapes."""
         ...
 
     def edit(self, path: str, edit: Callable[[Any], Any]) -> Callable[[], None]:

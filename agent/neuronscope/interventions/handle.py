@@ -147,6 +147,11 @@ class Intervening:
         """
         return self._interventions.attach(name, module, at)
 
-    def tree(self) -> str:
-        """The model's modules by path, with views and aliases."""
-        return self._interventions.describe()
+    def tree(self, *args: Any, **kwargs: Any) -> str:
+        """The model's modules by path, with views and aliases.
+
+        Given what the model is called with, it says the views' shapes as well: those of a run on fake
+        tensors, which computes nothing.
+        """
+        made = self._interventions.encode(self.tokenizer, None, args)
+        return self._interventions.describe(*((args, kwargs) if made is None else ((), {**made, **kwargs})))

@@ -56,9 +56,13 @@ class TorchInterventions:
             t.stop()
         return listing
 
-    def describe(self) -> str:
-        """The model's modules with their views and aliases."""
-        return describe.tree(self._tree)
+    def describe(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The model's modules with their views and aliases; with arguments, the views' shapes."""
+        shapes: describe.Shapes = {}
+        if args or kwargs:
+            with torch.no_grad(), self.trace(None, args, kwargs, Options(fake=True)) as t:
+                describe.observe_views(t, self._tree, shapes)
+        return describe.tree(self._tree, shapes)
 
     def alias(self, name: str, path: str) -> None:
         """Another name for a path, and for what is below it.

@@ -90,7 +90,10 @@ class Trace(TraceTurns):
             self._drop(run)
 
     def _drop(self, run: Run) -> None:
+        here = not run.finished and run.in_its_thread()
         run.abandon()
+        if here:
+            reshard(self._tree.model)
         self._outcome = (False, None, True)
         self._run = None
 
