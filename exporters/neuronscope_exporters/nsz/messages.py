@@ -13,17 +13,17 @@ from neuronscope_exporters.nsz.unpacking import unpack
 
 
 class Messages:
-    """Unpacks chunks, and remembers what they declare.  Not thread-safe."""
+    """Unpacks chunks, and remembers what they declare.  Not thread-safe.
+
+    Attributes:
+        topics: by channel, as far as known.
+    """
 
     def __init__(self, source: Source, limits: Limits, log: DamageLog, topics: Mapping[int, str]) -> None:
         self._source, self._limits, self._log = source, limits, log
-        self._topics = {**layout.TOPIC_NAMES, **topics}
+        self.topics: dict[int, str] = {**layout.TOPIC_NAMES, **topics}
         self._spent: dict[int, int] = {}  # by offset of the chunk: what it counts for
         self._bytes = 0
-
-    def topic(self, channel: int) -> str | None:
-        """A channel's topic, as far as known."""
-        return self._topics.get(channel)
 
     def of(self, place: ChunkPlace, *, kept: bool = True) -> Iterator[tuple[int, memoryview]]:
         """(channel, data) of a chunk's messages; nothing, and damage, if it is not sound.
@@ -45,7 +45,7 @@ class Messages:
             return
         # Topics are always kept.
         self._spend(place, len(records) if kept else sum(map(len, channels)))
-        self._topics.update(declared)
+        self.topics.update(declared)
         yield from messages
 
     def _spend(self, place: ChunkPlace, size: int) -> None:
@@ -56,6 +56,6 @@ class Messages:
         self._bytes += more
         if self._bytes > self._limits.inflated_bytes:
             raise NszLimitError(
-                f"{self._source.path} unpacks to more than {self._limits.inflated_bytes} bytes of records: read "
-                "a part of it (`neuronscope cut` makes one), or pass Limits(inflated_bytes=…) if you trust it"
+                f"{self._source.path} unpacks to more than {self._limits.inflated_bytes} bytes of records: "
+                "read a part of it (`neuronscope cut` makes one), or pass Limits(inflated_bytes=…)"
             )

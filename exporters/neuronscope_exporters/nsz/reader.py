@@ -232,7 +232,7 @@ class NszFile:
             if place.chunk_class is ChunkClass.SMALL:
                 for channel, data in self._messages.of(place, kept=False):
                     try:
-                        record = self._any(self._messages.topic(channel), data)
+                        record = self._any(self._messages.topics.get(channel), data)
                     except NszError as error:
                         self._log.record(str(error))
                         continue
@@ -248,7 +248,7 @@ class NszFile:
 
     def topic(self, channel: int) -> str:
         """A channel's topic, as far as known."""
-        return self._messages.topic(channel) or f"channel {channel}"
+        return self._messages.topics.get(channel, f"channel {channel}")
 
     def sound_chunks(self) -> set[int]:
         """Offsets of the chunks that can be read (of tensors': whose header can)."""
@@ -319,7 +319,7 @@ class NszFile:
             if place.chunk_class is not ChunkClass.CHECKPOINT:
                 continue
             for channel, data in self._messages.of(place):
-                if self._messages.topic(channel) != layout.TOPIC_NAMES[Topic.MANIFEST]:
+                if self._messages.topics.get(channel) != layout.TOPIC_NAMES[Topic.MANIFEST]:
                     continue
                 try:
                     manifest = documents.decode(documents.ManifestDocument, data)
@@ -349,13 +349,14 @@ class NszFile:
         kept: bool = True,
     ) -> Iterator[_T]:
         names = {layout.TOPIC_NAMES[topic] for topic in topics}
+        topic_of = self._messages.topics.get
         places = [place for place in self._directory.chunks if place.may_have_records(*within)]
         for number, place in enumerate(places):
             if number % _READ_AHEAD == 0:  # on a cold file the disk's answers overlap
                 for later in places[number : number + 2 * _READ_AHEAD]:
                     self._source.will_need(later.offset, later.length)
             for channel, data in self._messages.of(place, kept=kept):
-                if self._messages.topic(channel) not in names:
+                if topic_of(channel) not in names:
                     continue
                 try:
                     yield decode(data)

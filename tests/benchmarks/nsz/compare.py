@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 from tests.benchmarks.children import Child
-from tests.benchmarks.figures import Figure, Run, at_least, at_most
+from tests.benchmarks.figures import Figure, Goal, Run, at_least, at_most
 from tests.benchmarks.measure import spread
 from tests.benchmarks.nsz.workload import BURST, MIB, SPANS, TENSORS
 from tests.benchmarks.venvs import CACHE, environment
@@ -46,6 +46,26 @@ def figures(run: Run) -> Iterator[Figure]:
             yield from part()
 
 
+class _Samples(dict[str, list[float]]):
+    """Samples by title, a sample a round."""
+
+    def figure(
+        self,
+        name: str,
+        title: str,
+        unit: str,
+        goal: Goal | None = None,
+        *,
+        peers: Sequence[str] = (),
+        scale: float = 1.0,
+        note: str,
+    ) -> Figure:
+        """The median of a title's samples, beside that of its peers'."""
+        samples = [scale * sample for sample in self[title]]
+        others = {peer: median(self[peer]) for peer in peers}
+        return Figure(f"nsz.{name}", median(samples), unit, goal, others, spread(samples), note)
+
+
 class _Bench:
     """The two sides, and where they write."""
 
@@ -54,9 +74,9 @@ class _Bench:
         self._memory, self._folder = memory, folder
         self._rounds = min(run.rounds, 7)
 
-    def _each(self, measure: Callable[[], dict[str, float]]) -> dict[str, list[float]]:
+    def _each(self, measure: Callable[[], dict[str, float]]) -> _Samples:
         """Samples by title, over all rounds."""
-        found: dict[str, list[float]] = {}
+        found = _Samples()
         for _ in range(self._rounds):
             for title, value in measure().items():
                 found.setdefault(title, []).append(value)
@@ -80,35 +100,12 @@ class _Bench:
 
         found = self._each(measure)
         note = f"{BURST} tensors of 1 MiB into a memory file system, as a share of os.write's speed"
-        yield Figure(
-            "nsz.tensor_write",
-            median(found["nsz"]),
-            "× raw",
-            at_least(0.85),
-            {peer: median(found[peer]) for peer in PEERS},
-            spread(found["nsz"]),
-            note,
-        )
-        over = found["over mcap"]
-        yield Figure(
-            "nsz.tensor_write_over_mcap", median(over), "×", at_least(1.4), spread=spread(over), note=note
-        )
-        planes = found["planes"]
-        yield Figure(
-            "nsz.tensor_write_compressed",
-            median(planes),
-            "× raw",
-            at_least(0.20),
-            spread=spread(planes),
-            note="bfloat16 with channels of different scale, byte planes and zstd",
-        )
-        yield Figure(
-            "nsz.tensor_ratio",
-            median(found["ratio"]),
-            "×",
-            at_least(1.40),
-            note="the same: size over the file's",
-        )
+        yield found.figure("tensor_write", "nsz", "× raw", at_least(0.85), peers=PEERS, note=note)
+        yield found.figure("tensor_write_over_mcap", "over mcap", "×", at_least(1.4), note=note)
+        note = "bfloat16 with channels of different scale, byte planes and zstd"
+        yield found.figure("tensor_write_compressed", "planes", "× raw", at_least(0.20), note=note)
+        note = "the same: size over the file's"
+        yield found.figure("tensor_ratio", "ratio", "×", at_least(1.40), note=note)
 
     def spans(self) -> Iterator[Figure]:
         """Writing spans."""
@@ -125,30 +122,11 @@ class _Bench:
             return told
 
         found = self._each(measure)
-        yield Figure(
-            "nsz.span_write",
-            median(found["whole"]),
-            "µs",
-            at_most(6.0),
-            {peer: median(found[peer]) for peer in LISTING},
-            spread(found["whole"]),
-            f"CPU time of a span of 400 bytes, {SPANS} of them; ours with encoding, the peers' without",
-        )
-        yield Figure(
-            "nsz.span_framing",
-            median(found["framing"]),
-            "× buffered write",
-            at_most(4.0),
-            spread=spread(found["framing"]),
-            note="without encoding: chunks, zstd, index, checksums",
-        )
-        yield Figure(
-            "nsz.span_size",
-            median(found["size"]),
-            "× JSON",
-            at_most(0.22),
-            note="the file over the JSON in it",
-        )
+        note = f"CPU time of a span of 400 bytes, {SPANS} of them; ours with encoding, the peers' without"
+        yield found.figure("span_write", "whole", "µs", at_most(6.0), peers=LISTING, note=note)
+        note = "without encoding: chunks, zstd, index, checksums"
+        yield found.figure("span_framing", "framing", "× buffered write", at_most(4.0), note=note)
+        yield found.figure("span_size", "size", "× JSON", at_most(0.22), note="the file over the JSON in it")
 
     def reading(self) -> Iterator[Figure]:
         """Reading a file of a gigabyte."""
@@ -159,12 +137,10 @@ class _Bench:
         size = self._ours.ask("make", path=paths["nsz"])
         for peer in LISTING:
             self._peers.ask("make", peer=peer, path=paths[peer])
-        disk: list[float] = []
 
         def measure() -> dict[str, float]:
             told = self._ours.ask("list_spans", path=paths["nsz"], cold=True)
-            disk.append(told["disk"])
-            found = {"nsz": told["ms"]}
+            found = {"nsz": told["ms"], "disk": told["disk"] / size}
             for peer in LISTING:
                 found[peer] = self._peers.ask("list_spans", peer=peer, path=paths[peer])["ms"]
             found["over mcap"] = found["mcap"] / found["nsz"]
@@ -176,45 +152,17 @@ class _Bench:
 
         found = self._each(measure)
         what = f"{SPANS} spans beside {TENSORS} tensors of 1 MiB, not in the system's cache"
-        yield Figure(
-            "nsz.list_spans",
-            median(found["nsz"]),
-            "ms",
-            at_most(100),
-            {peer: median(found[peer]) for peer in LISTING},
-            spread(found["nsz"]),
-            f"{what}; ours with names, ids and times decoded, the peers' bytes alone",
-        )
-        over = found["over mcap"]
-        yield Figure(
-            "nsz.list_spans_over_mcap", median(over), "×", at_least(20), spread=spread(over), note=what
-        )
-        yield Figure(
-            "nsz.list_spans_disk", 100 * median(disk) / size, "% of the file", at_most(1.0), note=what
-        )
-        yield Figure(
-            "nsz.read_spans",
-            median(found["whole"]),
-            "ms",
-            spread=spread(found["whole"]),
-            note="the same spans with every attribute, as records, warm",
-        )
-        yield Figure(
-            "nsz.tensor_read",
-            median(found["copies"]),
-            "× memcpy",
-            at_most(2.5),
-            spread=spread(found["copies"]),
-            note=f"1 MiB by layer and step, checksum verified, warm; {median(found['us']):.0f} µs",
-        )
-        yield Figure(
-            "nsz.tensor_read_disk",
-            median(found["cold"]),
-            "× tensor",
-            at_most(1.15),
-            spread=spread(found["cold"]),
-            note="what the disk reads for one tensor of a cold file by layer, step and time, with opening",
-        )
+        note = f"{what}; ours with names, ids and times decoded, the peers' bytes alone"
+        yield found.figure("list_spans", "nsz", "ms", at_most(100), peers=LISTING, note=note)
+        yield found.figure("list_spans_over_mcap", "over mcap", "×", at_least(20), note=what)
+        share = "% of the file"
+        yield found.figure("list_spans_disk", "disk", share, at_most(1.0), scale=100, note=what)
+        note = "the same spans with every attribute, as records, warm"
+        yield found.figure("read_spans", "whole", "ms", note=note)
+        note = f"1 MiB by layer and step, checksum verified, warm; {median(found['us']):.0f} µs"
+        yield found.figure("tensor_read", "copies", "× memcpy", at_most(2.5), note=note)
+        note = "what the disk reads for one tensor of a cold file by layer, step and time, with opening"
+        yield found.figure("tensor_read_disk", "cold", "× tensor", at_most(1.15), note=note)
 
     def beside(self) -> Iterator[Figure]:
         """What the service keeps of its speed while a thread records."""
@@ -229,12 +177,5 @@ class _Bench:
             return {"nsz": with_ours / alone, "mcap": with_mcap / alone}
 
         found = self._each(measure)
-        yield Figure(
-            "nsz.foreground",
-            median(found["nsz"]),
-            "× undisturbed",
-            at_least(0.85),
-            {"mcap": median(found["mcap"])},
-            spread(found["nsz"]),
-            "a Python loop beside a thread recording 100 MiB and 10,000 spans a second; ours with encoding",
-        )
+        note = "a Python loop beside a thread recording 100 MiB and 10,000 spans a second; ours with encoding"
+        yield found.figure("foreground", "nsz", "× undisturbed", at_least(0.85), peers=("mcap",), note=note)
