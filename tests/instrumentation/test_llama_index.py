@@ -304,6 +304,35 @@ def test_tokens_are_read_in_the_words_of_the_providers() -> None:
     ):
         assert CHAT.read_response(told, False) == Response(input_tokens=11, output_tokens=5)
     assert CHAT.read_response(None, True) == Response()
+    whole = [
+        {
+            "id": "r",
+            "model": "m",
+            "choices": [{"finish_reason": "stop", "message": {"content": CANARY}}],
+            "usage": {
+                "prompt_tokens": 11,
+                "completion_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": 4},
+            },
+        },
+        {
+            "type": "message",
+            "id": "r",
+            "model": "m",
+            "stop_reason": "stop",
+            "usage": {"input_tokens": 7, "output_tokens": 5, "cache_read_input_tokens": 4},
+        },
+    ]
+    for raw in whole:
+        response = CHAT.read_response({"raw": raw, "additional_kwargs": {"prompt_tokens": 7}}, False)
+        assert response == Response(
+            id="r",
+            model="m",
+            finish_reasons=["stop"],
+            input_tokens=11,
+            output_tokens=5,
+            cache_read_tokens=4,
+        )
 
 
 def test_the_provider_is_told_by_the_models_package() -> None:

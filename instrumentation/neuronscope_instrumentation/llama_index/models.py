@@ -6,9 +6,13 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from neuronscope.instrumentation import Endpoint, Message, Operation, Peer, Request, Response, Snapshot
+from neuronscope_instrumentation.anthropic.responses import read_response as read_claude
 from neuronscope_instrumentation.common.fields import count, field, items, mapping, number, text
 from neuronscope_instrumentation.common.parts import Part, without_none
+from neuronscope_instrumentation.openai.answers import read_chat
 
 # LlamaIndex's packages of models where OpenTelemetry has another name.
 PROVIDERS: Final[Mapping[str, str]] = {
@@ -100,7 +104,14 @@ def _parts(message: Any) -> Iterator[Part]:
 
 
 def _read_model_response(result: Any, content: bool) -> Response:
-    return Response(**_tokens(result), messages=_said(result) if content else None)
+    told = _answer(field(result, "raw"))
+    counted = {} if told.input_tokens is not None else _tokens(result)
+    return replace(told, messages=_said(result) if content else None, **counted)
+
+
+def _answer(raw: Any) -> Response:
+    """The provider's own answer that LlamaIndex keeps, where it is in Anthropic's words or in OpenAI's."""
+    return read_claude(raw, False) if field(raw, "type") == "message" else read_chat(raw, False)
 
 
 def _said(result: Any) -> list[Message] | None:
