@@ -77,24 +77,18 @@ def frame_tensor(place: Place, message: TensorMessage) -> Frame:
     file_id, number, previous, position = place
     channel, sequence, when, definition, head, data = message
     length = len(head) + len(data)
+    size = len(definition) + layout.MESSAGE.size + length
+    start = position + layout.GUARD_SIZE
+    padding = -(start + _PLAIN_SIZE + size - len(data)) % layout.ALIGNMENT
+    fields = layout.GUARD.pack(layout.GUARD_MARK, file_id, number, previous, _TENSOR)
+    guard = layout.RECORD.pack(_GUARD, layout.GUARD_FIXED + padding) + fields
+    fields_crc = zlib.crc32(fields)
+    after = layout.message_index(channel, [when, len(definition)])
     body = definition + layout.message_header(channel, sequence, when, length) + head
-    crc = layout.crc32(data, layout.crc32(body, 0))
-    while not crc:  # zero means "none" in MCAP
+    # Everything else is done by now: what follows the checksum finds its caches full of the tensor.
+    while not (crc := layout.crc32(data, layout.crc32(body, 0))):  # zero means "none" in MCAP
         sequence += 1
         body = definition + layout.message_header(channel, sequence, when, length) + head
-        crc = layout.crc32(data, layout.crc32(body, 0))
-    size = len(body) + len(data)
     chunk = layout.PLAIN_CHUNK.pack(_CHUNK, _AFTER_RECORD + size, when, when, size, crc, 0, size)
-    fields = layout.GUARD.pack(layout.GUARD_MARK, file_id, number, previous, _TENSOR)
-    start = position + layout.GUARD_SIZE
-    padding = -(start + _PLAIN_SIZE + len(body)) % layout.ALIGNMENT
-    front = (
-        layout.RECORD.pack(_GUARD, layout.GUARD_FIXED + padding)
-        + fields
-        + zlib.crc32(chunk, zlib.crc32(fields)).to_bytes(4, "little")
-        + bytes(padding)
-        + chunk
-        + body
-    )
-    after = layout.message_index(channel, [when, len(definition)])
-    return Frame(front, after, start + padding, size, crc)
+    checksum = zlib.crc32(chunk, fields_crc).to_bytes(4, "little")
+    return Frame(b"".join((guard, checksum, bytes(padding), chunk, body)), after, start + padding, size, crc)
