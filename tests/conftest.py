@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.util._once import Once
 
@@ -50,7 +51,9 @@ def clean_process() -> Iterator[None]:
     """Faults of ours surface; the process is as new afterwards."""
     GUARD.reraise = True
     GUARD.reset()
+    before = otel_context.get_current()
     yield
+    otel_context.attach(before)  # nothing that a test has made current is the next one's parent
     GUARD.reraise = False
     platform.uninstrument()
     ENGINE.stop(1.0)
