@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,8 +17,10 @@ from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, Sam
 
 import neuronscope as ns
 import victimlib
+from fakelib import FakeAsyncStream, FakeStream
 from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
+from neuronscope.signals import names
 from neuronscope.signals.records import Batch
 from neuronscope.testing import InMemoryExporter
 
@@ -201,6 +203,83 @@ def test_uninstrumented_during_a_call() -> None:
     assert not hasattr(victimlib.Client.call, "__neuronscope__")
 
 
+def off() -> None:
+    ns.uninstrument("victim")
+
+
+def off_and_on() -> None:
+    ns.uninstrument("victim")
+    ns.instrument("victim")
+
+
+async def an_awaited_call(change: Callable[[], None]) -> Any:
+    async def work(_: Any) -> str:
+        await asyncio.sleep(0)
+        change()
+        await asyncio.sleep(0)
+        return "done"
+
+    return await client.acall(work)
+
+
+async def a_stream(change: Callable[[], None]) -> Any:
+    reading = iter(client.call(lambda _: iter_stream()))
+    found = [next(reading)]
+    change()
+    return [*found, *reading]
+
+
+async def an_asynchronous_stream(change: Callable[[], None]) -> Any:
+    async def open_stream(_: Any) -> Any:
+        return FakeAsyncStream(["a", "b"])
+
+    reading = aiter(await client.acall(open_stream))
+    found = [await anext(reading)]
+    change()
+    return [*found, *[chunk async for chunk in reading]]
+
+
+@pytest.mark.parametrize("pipeline", ["ours", "theirs"])
+@pytest.mark.parametrize("change", [off, off_and_on])
+@pytest.mark.parametrize("use", [an_awaited_call, a_stream, an_asynchronous_stream])
+def test_changed_in_mid_flight(use: Callable[..., Any], change: Callable[[], None], pipeline: str) -> None:
+    """What is under way goes on and ends once, whole; the service gets what it would get without us."""
+    expected = asyncio.run(use(lambda: None))
+    if pipeline == "theirs":
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+        trace.set_tracer_provider(provider)
+    exporter = InMemoryExporter()
+    ns.Platform(exporters=[exporter], deferred=False)
+    ns.instrument("victim")
+    assert asyncio.run(use(change)) == expected
+    (span,) = exporter.spans
+    assert span.attributes.get(names.STREAM_END, "complete") == "complete"
+    assert span.attributes.get(names.STREAM_CHUNKS, 2) == 2
+    assert trace.get_current_span() is trace.INVALID_SPAN
+    assert hasattr(victimlib.Client.call, "__neuronscope__") is (change is off_and_on)
+
+
+@pytest.mark.parametrize("change", [off, off_and_on])
+def test_changed_before_a_coroutine_begins(change: Callable[[], None]) -> None:
+    """A call begins when it is awaited: one that was made of a wrapper that is gone is not observed."""
+
+    async def work(_: Any) -> str:
+        return "done"
+
+    async def use() -> str:
+        waiting = client.acall(work)
+        change()
+        return str(await waiting)
+
+    exporter = InMemoryExporter()
+    ns.Platform(exporters=[exporter], deferred=False)
+    ns.instrument("victim")
+    assert asyncio.run(use()) == "done"
+    assert not exporter.spans
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
 def test_shut_down_during_a_call_and_a_stream() -> None:
     """Both end as ever; what comes after the shutdown is counted as lost."""
     exporter = InMemoryExporter()
@@ -220,8 +299,6 @@ def test_shut_down_during_a_call_and_a_stream() -> None:
 
 
 def iter_stream() -> Any:
-    from fakelib import FakeStream
-
     return FakeStream(["a", "b"])
 
 

@@ -1,9 +1,10 @@
 """Public fault reports about products of this kind, and which test of ours tries each.
 
-Two lists: `REPORTS` (numbers of the case collection) and `BUGS` (numbers of the list of bugs found in
-instrumentations of model clients).  A value names tests, as ``file::function`` below ``tests/``; a function
-of ``support/scenarios.py`` runs in `test_abuse_calls`: without us, with us, and with each function of ours
-made to raise.  The test checks that all of them exist.
+Three lists: `REPORTS` (numbers of the case collection), `BUGS` (numbers of the list of bugs found in
+instrumentations of model clients) and `OWED` (what the engine promises, report or not).  A value names
+tests, as ``file::function`` below ``tests/``; a function of ``support/scenarios.py`` runs in
+`test_abuse_calls`: without us, with us, and with each function of ours made to raise.  The test checks that
+all of them exist.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
+from owed import OWED
 
 TESTS: Final = Path(__file__).parent.parent
 OPENAI: Final = "instrumentation/test_openai"
@@ -254,7 +257,7 @@ def functions_of(file: str) -> frozenset[str]:
     return frozenset(node.name for node in nodes)
 
 
-@pytest.mark.parametrize("table", [REPORTS, BUGS], ids=["reports", "bugs"])
+@pytest.mark.parametrize("table", [REPORTS, BUGS, OWED], ids=["reports", "bugs", "owed"])
 def test_every_report_has_a_test(table: dict[str, tuple[str, ...]]) -> None:
     """Each names at least one, and all of them exist."""
     missing = [
