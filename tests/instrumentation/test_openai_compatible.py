@@ -14,6 +14,7 @@ from neuronscope.signals import names
 from neuronscope.signals.records import SpanRecord
 from neuronscope.testing.fake_openai import FakeOpenAI
 from neuronscope.testing.fake_provider import Reply
+from neuronscope_instrumentation.openai.responses import usage
 from openai_cases import agent
 
 pytestmark = pytest.mark.integration
@@ -109,6 +110,14 @@ def test_reasoning_is_output_wherever_it_is_counted(usage: Any, facts: Any, mode
     with FakeOpenAI() as server:
         for reply in (whole(usage), ending(usage)):
             assert facts_like(ask(server, reply, mode).attributes, facts) == facts
+
+
+def test_responses_count_reasoning_likewise() -> None:
+    """A total that has more than input and output."""
+    told = {"input_tokens": 10, "output_tokens": 5, "output_tokens_details": {"reasoning_tokens": 20}}
+    assert usage({**told, "total_tokens": 35})["output_tokens"] == 25
+    assert usage({**told, "total_tokens": 15})["output_tokens"] == 5
+    assert usage(told)["output_tokens"] == 5
 
 
 ELSEWHERE: Sequence[tuple[str, list[Any], Mapping[str, Any]]] = (

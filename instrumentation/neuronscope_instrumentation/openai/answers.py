@@ -29,7 +29,7 @@ from neuronscope_instrumentation.common.fields import (
     teller,
     text,
 )
-from neuronscope_instrumentation.openai.facts import RECEIVED, SENT
+from neuronscope_instrumentation.openai.facts import RECEIVED, SENT, generated
 from neuronscope_instrumentation.openai.messages import read_message
 
 _HEAD: Final = (
@@ -117,10 +117,15 @@ def tell_chat(attributes: dict[str, Any], result: Any) -> bool:
     """`read_chat` of one choice without content that tells nothing beside its message."""
     told = _tell(attributes, result)
     total = attributes.pop(_TOTAL, None)
-    sent, received = attributes.get(names.INPUT_TOKENS), attributes.get(names.OUTPUT_TOKENS)
-    if total is not None and sent is not None and received is not None and total > sent + received:
-        cached, reasoning = attributes.get(names.CACHE_READ_TOKENS), attributes.get(names.REASONING_TOKENS)
-        attributes[names.OUTPUT_TOKENS] = received + _uncounted(total - sent - received, cached, reasoning)
+    if total is not None and names.OUTPUT_TOKENS in attributes:
+        get = attributes.get
+        attributes[names.OUTPUT_TOKENS] = generated(
+            get(names.INPUT_TOKENS),
+            get(names.OUTPUT_TOKENS),
+            total,
+            get(names.CACHE_READ_TOKENS),
+            get(names.REASONING_TOKENS),
+        )
     return told
 
 
@@ -151,23 +156,17 @@ def head(completion: Any) -> dict[str, Any]:
 def usage(reported: Any) -> dict[str, Any]:
     """Token counts as the provider reported them: `prompt_tokens` includes cached ones."""
     told = fields(reported)
-    facts, total = pick(told, _USAGE), count(told.get(_TOTAL))
-    sent, received = facts.get("input_tokens"), facts.get("output_tokens")
-    if total is not None and sent is not None and received is not None and total > sent + received:
-        cached, reasoning = facts.get("cache_read_tokens"), facts.get("reasoning_tokens")
-        facts["output_tokens"] = received + _uncounted(total - sent - received, cached, reasoning)
+    facts = pick(told, _USAGE)
+    if "output_tokens" in facts:
+        get = facts.get
+        facts["output_tokens"] = generated(
+            get("input_tokens"),
+            get("output_tokens"),
+            count(told.get(_TOTAL)),
+            get("cache_read_tokens"),
+            get("reasoning_tokens"),
+        )
     return facts
-
-
-def _uncounted(surplus: int, cached: int | None, reasoning: int | None) -> int:
-    """Tokens of reasoning that `completion_tokens` leaves out, though `total_tokens` has them.
-
-    xAI tells how many these were, Gemini does not; for either they are output, and billed as such.  A surplus
-    that may be something else stays out.
-    """
-    if reasoning:
-        return surplus if surplus == reasoning else 0
-    return 0 if cached else surplus
 
 
 def usage_by_modality(reported: Any) -> dict[str, int]:

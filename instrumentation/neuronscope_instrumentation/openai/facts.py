@@ -21,6 +21,20 @@ def known(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in facts.items() if value is not None}
 
 
+def generated(
+    sent: int | None, received: int | None, total: int | None, cached: int | None, reasoning: int | None
+) -> int | None:
+    """All tokens of output: with those of reasoning that the count of output leaves out and the total has.
+
+    xAI tells how many these were, Gemini does not; for either they are output, and billed as such.  A surplus
+    that may be something else stays out.
+    """
+    if sent is None or received is None or total is None or total <= sent + received:
+        return received
+    known = total == sent + received + reasoning if reasoning else not cached
+    return total - sent if known else received
+
+
 def modalities(sent: Any, received: Any) -> dict[str, int]:
     """Token counts by modality, as far as the provider tells them apart."""
     counts: dict[str, int] = pick(fields(sent), SENT)

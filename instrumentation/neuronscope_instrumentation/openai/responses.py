@@ -13,7 +13,7 @@ from neuronscope_instrumentation.common.asking import output_format, tool_defini
 from neuronscope_instrumentation.common.fields import count, document, field, items, number, text
 from neuronscope_instrumentation.common.fields import mapping as mapping_of
 from neuronscope_instrumentation.openai.answers import read_error
-from neuronscope_instrumentation.openai.facts import known, read_headers
+from neuronscope_instrumentation.openai.facts import generated, known, read_headers
 from neuronscope_instrumentation.openai.items import (
     has_logprobs,
     is_refusal,
@@ -117,13 +117,17 @@ def head(answer: Any) -> dict[str, Any]:
 def usage(reported: Any) -> dict[str, Any]:
     """Token counts as the provider reported them: `input_tokens` includes cached ones."""
     sent, received = field(reported, "input_tokens_details"), field(reported, "output_tokens_details")
-    return {
+    facts = {
         "input_tokens": count(field(reported, "input_tokens")),
         "output_tokens": count(field(reported, "output_tokens")),
         "cache_read_tokens": count(field(sent, "cached_tokens")),
         "cache_write_tokens": count(field(sent, "cache_write_tokens")),
         "reasoning_tokens": count(field(received, "reasoning_tokens")),
     }
+    total = count(field(reported, "total_tokens"))
+    told = (facts[name] for name in ("cache_read_tokens", "reasoning_tokens"))
+    facts["output_tokens"] = generated(facts["input_tokens"], facts["output_tokens"], total, *told)
+    return facts
 
 
 def _finish_reason(answer: Any, output: Sequence[Any]) -> str | None:
