@@ -56,7 +56,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from this working tree without a network."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = folder.glob("*.whl")
     return built
@@ -101,6 +101,6 @@ def test_every_module_imports_without_an_extra(wheel: Path, tmp_path: Path) -> N
     """A plain `pip install neuronscope` has no module that fails to import."""
     zipfile.ZipFile(wheel).extractall(tmp_path)
     command = [sys.executable, "-I", "-c", IMPORT_ALL, str(tmp_path), OPTIONAL]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
     assert "neuronscope.settings" in done.stdout.split()

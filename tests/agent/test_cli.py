@@ -22,7 +22,7 @@ def neuronscope(*arguments: str, **environment: str) -> subprocess.CompletedProc
         capture_output=True,
         text=True,
         env={**os.environ, **environment},
-        timeout=100,
+        timeout=250,
         check=False,
     )
 

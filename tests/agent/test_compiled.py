@@ -454,7 +454,7 @@ def test_switched_off_the_twins_run() -> None:
         env={**os.environ, compiled.SWITCH: "false"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=True,
     )
     assert run.stdout.strip() == "Python (NEURONSCOPE_NATIVE switches it off) True True"

@@ -23,7 +23,7 @@ def test_it_is_the_same_in_every_process_and_version() -> None:
         check=True,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     assert run.stdout.strip() == fingerprint({"b": b"2", "a": b"1"})
 

@@ -10,7 +10,7 @@ import pytest
 import neuronscope as ns
 import programs
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 
 def recorded(directory: Path) -> Counter[str]:

@@ -10,7 +10,7 @@ import pytest
 import programs
 from collectors import Collector, serving
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 LONGEST_EXIT_S = 8.0  # as in `test_lifecycle_exit`
 

@@ -401,7 +401,7 @@ print([record.body for record in exporter.logs])
     results = {}
     for mode in ("off", "on"):
         done = subprocess.run(
-            [sys.executable, "-c", program, mode], capture_output=True, text=True, check=True, timeout=100
+            [sys.executable, "-c", program, mode], capture_output=True, text=True, check=True, timeout=250
         )
         results[mode] = done
     assert results["on"].stderr == results["off"].stderr == "last resort\nINFO:basic\ndict\n"

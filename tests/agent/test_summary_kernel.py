@@ -174,7 +174,7 @@ def test_without_a_compiler_the_package_is_built_without_the_kernel(tmp_path: Pa
         )
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     done = subprocess.run(
-        command, cwd=tree, capture_output=True, text=True, timeout=100, check=False, env={"CC": "no-such-cc"}
+        command, cwd=tree, capture_output=True, text=True, timeout=250, check=False, env={"CC": "no-such-cc"}
     )
     assert done.returncode == 0, done.stderr
     assert "without its compiled summary kernel: no C compiler" in done.stdout + done.stderr
@@ -190,7 +190,7 @@ def test_without_a_compiler_the_package_is_built_without_the_kernel(tmp_path: Pa
     )
     run = subprocess.run(
         [sys.executable, "-I", "-c", script, str(tmp_path / "site")],
-        capture_output=True, text=True, timeout=100, check=True,
+        capture_output=True, text=True, timeout=250, check=True,
     )  # fmt: skip
     assert run.stdout.strip() == "5.0 framework (this package was built without a C compiler)"
 

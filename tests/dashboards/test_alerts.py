@@ -188,7 +188,7 @@ def test_files_are_what_prometheus_and_alertmanager_accept(tmp_path: Path) -> No
         [binary, "check-config", str(tmp_path / "alertmanager/alertmanager.yml")],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -32,7 +32,7 @@ def compose(*arguments: str, file: Path = COMPOSE) -> subprocess.CompletedProces
     assert package.origin is not None
     binary = str(Path(package.origin).with_name("docker-compose"))
     command = [binary, "-f", str(file), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
 
 
 @pytest.mark.integration

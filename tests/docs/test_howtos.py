@@ -96,7 +96,7 @@ def test_the_rules_of_kubernetes_are_prometheus_rules(tmp_path: Path) -> None:
     ]
     path = tmp_path / "rules.yml"
     path.write_text(yaml.safe_dump({"groups": groups}), encoding="utf-8")
-    subprocess.run([program("promtool"), "check", "rules", str(path)], check=True, timeout=100)
+    subprocess.run([program("promtool"), "check", "rules", str(path)], check=True, timeout=250)
     manifests = files_of("kubernetes")
     service = list(yaml.safe_load_all(manifests["deployment.yml"]))[1]
     monitor = yaml.safe_load(manifests["service-monitor.yml"])

@@ -30,7 +30,7 @@ def test_generated_pages_are_up_to_date() -> None:
     """Settings, metrics, attributes, commands, adapters and errors; `make docs` renews them."""
     done = subprocess.run(
         [sys.executable, str(DOCS / "generate.py"), "--check"],
-        env=environment(), capture_output=True, text=True, timeout=100, check=False,
+        env=environment(), capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

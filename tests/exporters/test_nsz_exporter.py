@@ -157,7 +157,7 @@ if child:
 def test_a_forked_child_writes_its_own_segment(tmp_path: Path) -> None:
     """Parent and child never share a file; both are finished, and read as one."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], check=True, env=environment, timeout=100)
+    subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], check=True, env=environment, timeout=250)
     recording = nsz.read(tmp_path)
     assert sorted([item.span_id for item in segment.spans] for segment in recording.segments) == [[1, 3], [2]]
     assert [item.span_id for item in recording.spans] == [1, 2, 3]

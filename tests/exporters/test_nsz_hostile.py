@@ -221,7 +221,7 @@ def hostile_outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     result = subprocess.run(
         [*FRESH_PYTHON, "-c", HARNESS, str(folder)],
-        capture_output=True, text=True, check=False, timeout=100, env=environment,
+        capture_output=True, text=True, check=False, timeout=250, env=environment,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     rows = [json.loads(line) for line in result.stdout.splitlines()]

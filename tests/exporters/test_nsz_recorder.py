@@ -114,7 +114,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def orphan(path: Path, torn: bytes = b"") -> None:
     """A segment whose process was killed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, env=environment, timeout=100)
+    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, env=environment, timeout=250)
     with path.open("ab") as file:
         file.write(torn)
 

@@ -338,7 +338,7 @@ assert torch.equal(index.search(vectors[:2], 2)[1], labels)
 def test_tensors_are_observed() -> None:
     """`faiss.contrib.torch_utils`, imported later, replaces every function: those are observed as well."""
     done = subprocess.run(
-        [sys.executable, "-c", TENSORS], capture_output=True, check=False, text=True, timeout=100
+        [sys.executable, "-c", TENSORS], capture_output=True, check=False, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr
 

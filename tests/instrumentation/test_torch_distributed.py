@@ -46,7 +46,7 @@ def ranks() -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
     try:
         for child in children:
-            out, err = child.communicate(timeout=100)
+            out, err = child.communicate(timeout=250)
             assert child.returncode == 0, err
             told.append(json.loads(out))
     finally:

@@ -327,7 +327,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     )  # fmt: skip
     until(lambda: len(list(running_programs(out))) >= 2, timeout_s=200)
     os.killpg(demo.pid, signal.SIGINT)
-    output, _ = demo.communicate(timeout=100)
+    output, _ = demo.communicate(timeout=250)
     assert demo.returncode == 130, output.decode()
     assert b"Traceback" not in output
     until(lambda: not list(running_programs(out)))

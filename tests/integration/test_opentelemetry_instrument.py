@@ -33,7 +33,7 @@ def launched(folder: Path, **environment: str) -> list[str]:
                 server.base_url,
             ],
             check=True,
-            timeout=100,
+            timeout=250,
             env=programs.environment(NEURONSCOPE_NSZ=str(folder / "records"), **environment),
         )
     if not list((folder / "records").glob("*")):

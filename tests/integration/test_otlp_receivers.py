@@ -639,7 +639,7 @@ def test_a_forked_child_makes_its_own_exporter(tmp_path: Path, protocol: Protoco
     test = f"{__file__}::test_fork_of_this_process[{protocol}]"
     done = subprocess.run(
         [*command, "--basetemp", str(tmp_path / "alone"), test],
-        env={**os.environ, ALONE: "1"}, capture_output=True, text=True, timeout=100, check=False,
+        env={**os.environ, ALONE: "1"}, capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout

@@ -270,7 +270,7 @@ def recorded(stack: Stack, exemplar: dict[str, str]) -> str:
         [*command, "--trace", exemplar["trace_id"], "--format", "json"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
         env=environment(),
     )

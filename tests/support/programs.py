@@ -54,7 +54,7 @@ class Done:
 def run(
     body: str,
     *arguments: str,
-    timeout_s: float = 100,
+    timeout_s: float = 250,
     prelude: str = PRELUDE,
     file: Path | None = None,
     **env: str,
