@@ -263,14 +263,19 @@ def test_kill_leaves_readable_files(tmp_path: Path) -> None:
         until(lambda: {"chat", "text_completion"} <= operations(tmp_path / "nsz"))
         threading.Timer(1.0, kill_both, [tmp_path / "work"]).start()
         with pytest.raises(DemoError):
-            while True:
-                processes.ask("Why is float16 used?")
+            ask_again_and_again(processes)
     recording = load(tmp_path / "nsz")
     chats = [span for span in recording.llm_spans if span.operation == "chat"]
     assert chats
     assert all(chat.completion_tokens for chat in chats)
     assert [span for span in recording.llm_spans if span.operation == "text_completion"]
     assert {r["service.name"] for r in recording.resources} == {"rag-service", MODEL_SERVER}
+
+
+def ask_again_and_again(processes: DemoProcesses) -> None:
+    """Until there is no answer."""
+    while True:
+        processes.ask("Why is float16 used?")
 
 
 def operations(folder: Path) -> set[str | None]:
