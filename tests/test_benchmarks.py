@@ -48,6 +48,20 @@ def test_a_run_replaces_only_its_own_group(tmp_path: Path) -> None:
     assert [figure["name"] for figure in results["two"]["figures"]] == ["two.a"]
 
 
+def test_figures_of_a_run_of_some_join_those_of_earlier_runs(tmp_path: Path) -> None:
+    """The same name is replaced where it stands; the others stay, and the time adds up."""
+    path = tmp_path / "benchmarks.json"
+    save("one", Run(facts=["first"]), [Figure("one.a", 1, "s"), Figure("one.b", 2, "s")], 10.0, path)
+    save(
+        "one", Run(facts=["then"]), [Figure("one.c", 3, "s"), Figure("one.a", 4, "s")], 5.0, path, merge=True
+    )
+    found = json.loads(path.read_text())["one"]
+    told = [(figure["name"], figure["value"]) for figure in found["figures"]]
+    assert told == [("one.a", 4), ("one.b", 2), ("one.c", 3)]
+    assert found["seconds"] == 15
+    assert found["facts"] == ["first", "then"]
+
+
 def test_the_page_tells_missed_goals_and_unequal_work(tmp_path: Path) -> None:
     """Plainly, above the table; and every peer's figure."""
     path = tmp_path / "benchmarks.json"

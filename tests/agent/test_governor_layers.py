@@ -6,6 +6,7 @@ import logging
 import math
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,27 @@ def test_captures_switched_off_for_a_measurement_say_so() -> None:
     attributes = run(model)
     assert attributes[names.LAYERS_OBSERVED] == 0
     assert attributes[names.FIDELITY_REASON] == "measuring"
+
+
+def test_the_experiment_is_told_when_requests_began_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the wall clock that its blocks are told by; spans within a request are no requests."""
+    ns.Platform(max_overhead_pct=1000)
+    experiment = ENGINE.steward.experiment
+    assert experiment is not None
+    told: list[tuple[int, int]] = []
+
+    def served(start: int, end: int) -> None:
+        told.append((start, end))
+
+    monkeypatch.setattr(experiment, "served", served)
+    model = tinymodels.llama(layers=2)
+    before = time.time_ns()
+    with ns.Scope("request"):
+        run(model)
+        run(model)
+    ENGINE.drain()
+    ((start, end),) = told
+    assert before <= start < end <= time.time_ns()
 
 
 def test_coverage_and_error_of_an_estimate_are_stated() -> None:

@@ -27,6 +27,12 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", default=[], metavar="TEXT", help="figures whose name has it"
     )
+    parser.add_argument("--seconds", type=float, help="how long one comparison may go on (governor)")
+    parser.add_argument(
+        "--merge",
+        action="store_true",
+        help="save what --only has selected beside the figures of earlier runs",
+    )
     asked = parser.parse_args()
     if asked.docs:
         docs.write(RESULTS)
@@ -36,12 +42,12 @@ def main() -> int:
         parser.error(f"no group is called {unknown[0]!r}; there are: {', '.join(GROUPS)}")
     failed = False
     for group in asked.groups or GROUPS:
-        run = Run(full=asked.full, rounds=asked.rounds, only=tuple(asked.only))
-        failed |= not _run(group, run)
+        run = Run(asked.full, asked.rounds, tuple(asked.only), asked.seconds)
+        failed |= not _run(group, run, merge=asked.merge)
     return 1 if failed else 0
 
 
-def _run(group: str, run: Run) -> bool:
+def _run(group: str, run: Run, *, merge: bool) -> bool:
     start = time.monotonic()
     done: list[Figure] = []
     stopped = ""
@@ -53,8 +59,8 @@ def _run(group: str, run: Run) -> bool:
         stopped = str(error)
         run.facts.append(f"The run stopped early: {stopped}")
     seconds = time.monotonic() - start
-    if not run.only:
-        save(group, run, done, seconds)
+    if merge or not run.only:
+        save(group, run, done, seconds, merge=merge)
     for fact in run.facts:
         print(fact, file=sys.stderr)
     missed = [figure.name for figure in done if figure.ok is False]

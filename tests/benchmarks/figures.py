@@ -115,6 +115,7 @@ class Run:
         full: take the long variant (a million calls).
         rounds: interleaved rounds of each comparison.
         only: measure only figures whose name contains one of these; all, if empty.
+        seconds: how long one comparison may go on, where a group heeds it; None: its own limit.
         versions: versions of what was measured, by title; filled by groups.
         facts: further facts for the report, in sentences; filled by groups.
     """
@@ -122,6 +123,7 @@ class Run:
     full: bool = False
     rounds: int = 11
     only: tuple[str, ...] = ()
+    seconds: float | None = None
     versions: dict[str, str] = field(default_factory=dict[str, str])
     facts: list[str] = field(default_factory=list[str])
 
@@ -130,16 +132,27 @@ class Run:
         return not self.only or any(part in name or name in part for part in self.only for name in names)
 
 
-def save(group: str, run: Run, figures: Iterable[Figure], seconds: float, path: Path = RESULTS) -> None:
-    """Put a group's figures into the results, in place of its earlier ones."""
+def save(
+    group: str,
+    run: Run,
+    figures: Iterable[Figure],
+    seconds: float,
+    path: Path = RESULTS,
+    *,
+    merge: bool = False,
+) -> None:
+    """Put a group's figures into the results, in place of its earlier ones: of all, or of the same names."""
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    before: dict[str, Any] = results.get(group, {}) if merge else {}
+    measured = {figure.name: figure.to_json() for figure in figures}
+    kept = {figure["name"]: figure for figure in before.get("figures", ())}
     results[group] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": machine(),
-        "seconds": round(seconds),
-        "versions": {**_own_versions(), **run.versions},
-        "facts": run.facts,
-        "figures": [figure.to_json() for figure in figures],
+        "seconds": round(seconds) + before.get("seconds", 0),
+        "versions": {**before.get("versions", {}), **_own_versions(), **run.versions},
+        "facts": [*before.get("facts", ()), *run.facts],
+        "figures": list({**kept, **measured}.values()),
     }
     path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 

@@ -173,10 +173,12 @@ def switched_off(run: Run) -> Figure:
 
 
 def _most(run: Run) -> int:
-    return 8 * MOST_TURNS if run.full else MOST_TURNS
+    return 8 * MOST_TURNS if run.full or run.seconds is not None else MOST_TURNS
 
 
 def _limit(run: Run) -> float:
+    if run.seconds is not None:
+        return run.seconds
     return 8 * LIMIT_S if run.full else LIMIT_S
 
 

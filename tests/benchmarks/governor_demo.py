@@ -22,7 +22,7 @@ from typing import Final
 
 import psutil
 from tests.benchmarks.figures import Figure, Run, at_most
-from tests.benchmarks.pairs import PRECISE, Excess, excess, turns
+from tests.benchmarks.pairs import Excess, excess, turns
 
 from neuronscope.cli.demo import PREFIX
 from neuronscope.demo.models import prepare_smollm2
@@ -33,6 +33,7 @@ BUDGETS: Final = ("1", "5", "15")
 SETTLE_S: Final = 2.0  # until the workers have done what the last block left them
 MOST_ROUNDS: Final = 16
 LOAD_S: Final = 42.0  # how long the rounds of one load go on; the whole group has ten minutes
+PRECISE: Final = 2.0  # points of an interval's half at which no more rounds are needed
 SOME: Final = 3  # questions at the same time
 
 
@@ -86,6 +87,8 @@ def overhead(load: str, demos: dict[str, DemoProcesses], run: Run) -> Iterator[F
         LOADS[load](demo, 0)  # warms up
     time.sleep(SETTLE_S)
     most, limit = (4 * MOST_ROUNDS, 8 * LOAD_S) if run.full else (MOST_ROUNDS, LOAD_S)
+    if run.seconds is not None:
+        most, limit = 64 * MOST_ROUNDS, run.seconds
     enough = partial(_precise, found)
     for turn in turns(most, limit, enough):
         for mode in demos if turn % 2 == 0 else reversed(demos):
