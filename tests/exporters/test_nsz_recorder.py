@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from neuronscope.exporters import Recorder
 from neuronscope.signals.records import (
     Batch,
 )
@@ -87,6 +88,26 @@ def test_old_and_surplus_segments_are_deleted_others_never(tmp_path: Path) -> No
     assert left == ["mine.nsz", f"rag-1-{3:019}.0000.nsz", f"rag-1-{4:019}.0000.nsz"]
     Keeper(tmp_path, Retention(max_age_s=3600), 0).sweep()
     assert [path.name for path in tmp_path.iterdir()] == ["mine.nsz"]
+
+
+def test_shutdown_waits_for_segments_that_were_closed_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where none is being written: after a dump, or after a beginning that failed."""
+    rename = os.rename
+
+    def slow(source: str | Path, target: str | Path) -> None:
+        time.sleep(0.2)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", slow)
+    exporter = Host(tmp_path).make()
+    assert isinstance(exporter, Recorder)
+    exporter.export(Batch({}, [span(1)]))
+    exporter.request_dump("now", lambda _: None)
+    exporter.export(Batch({}))
+    exporter.shutdown(60.0)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".nsz"]
 
 
 # --- orphans --------------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ class Host:
         self.lost: Counter[tuple[str, str]] = Counter()
         self.exported: Counter[str] = Counter()
         self.dropped: dict[tuple[str, str], int] = {}
-        self.settings = Settings(nsz=str(directory), service_name="rag", nsz_sync_s=0.0, **settings)
+        given: dict[str, Any] = {"nsz_sync_s": 0.0, **settings}
+        self.settings = Settings(nsz=str(directory), service_name="rag", **given)
 
     def make(self) -> Exporter:
         context = ExporterContext(self.settings, {}, self.collect, self.count_lost, self.count_exported)

@@ -176,10 +176,11 @@ class NszExporter:
         return self._segments.keeper.wait(timeout_s) and complete
 
     def shutdown(self, timeout_s: float) -> None:
-        """Finish the segment."""
-        if self._writer is not None and self._pid == os.getpid():
-            self._note_drops(self._writer)
-            self._segments.finish(self._writer)
+        """Finish the segment, and wait for those that were closed before."""
+        if self._pid == os.getpid():
+            if self._writer is not None:
+                self._note_drops(self._writer)
+                self._segments.finish(self._writer)
             self._segments.keeper.stop(timeout_s)
         self._writer = None
 
