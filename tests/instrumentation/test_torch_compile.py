@@ -12,7 +12,7 @@ from torch import nn
 
 from neuronscope_instrumentation.torch import ADAPTER
 from neuronscope_instrumentation.torch.internals import CALL, COMPILED_CALL
-from neuronscope_instrumentation.torch.slots import Slot
+from neuronscope_instrumentation.torch.slot import Slot
 from torchnets import INPUT, PATHS, Net, make_net, watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, about its deprecated ways to compile

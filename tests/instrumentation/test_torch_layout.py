@@ -15,7 +15,7 @@ from neuronscope.compiled import find
 from neuronscope_instrumentation.torch import layout
 from neuronscope_instrumentation.torch.summary import summarize
 
-importlib.import_module("neuronscope_instrumentation.torch.slots")  # binds the layout
+importlib.import_module("neuronscope_instrumentation.torch.telling")  # binds the layout
 
 pytestmark = pytest.mark.skipif(find("laid_out") is None, reason="without compiled code nothing is read")
 laid_out: Callable[[Any], tuple[int, ...] | None] = find("laid_out") or (lambda _: None)

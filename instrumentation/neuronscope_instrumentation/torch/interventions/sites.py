@@ -21,7 +21,7 @@ from neuronscope_instrumentation.torch.interventions.turning import (
     SiteTurns,
 )
 from neuronscope_instrumentation.torch.interventions.unreached import not_reached
-from neuronscope_instrumentation.torch.slots import Slot
+from neuronscope_instrumentation.torch.slot import Slot
 
 if TYPE_CHECKING:
     from neuronscope_instrumentation.torch.interventions.ops import Ops

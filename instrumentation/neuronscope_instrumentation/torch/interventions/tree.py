@@ -13,7 +13,8 @@ from neuronscope.interventions.views import View
 from neuronscope_instrumentation.torch import layers
 from neuronscope_instrumentation.torch.interventions.run import Run
 from neuronscope_instrumentation.torch.interventions.sites import Site
-from neuronscope_instrumentation.torch.slots import Slot, visit
+from neuronscope_instrumentation.torch.slot import Slot
+from neuronscope_instrumentation.torch.slots import visit
 
 SPARE_RUNS: Final = 4  # kept for the next traces of a handle; each knows the sites that it had
 # Where a module is found (dictionary and key), the module, and a slot for it.
