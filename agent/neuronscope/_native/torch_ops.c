@@ -19,7 +19,8 @@ typedef struct {
 
 static Function push, pop, name_of;
 static PyTypeObject *ops_type, *calls_type, *python_calls;
-static PyObject *watched_name, *find_name;
+static PyObject *watched_name, *find_name, *known;
+#define MOST_KNOWN 4096
 
 /* bind_ops(push a function mode, pop it, name of a function, Python's class of the calls of one) */
 PyObject *
@@ -77,6 +78,23 @@ watched(Ops *self, PyObject *args, PyObject *kwargs)
     return output;
 }
 
+/* The name under which a function is counted, or None; what C provides is kept, since torch makes it anew at each
+ * call, equal to what it made before. */
+static PyObject *
+counted_as(PyObject *function)
+{
+    PyObject *of = PyCFunction_CheckExact(function) ? PyCFunction_GetSelf(function) : Py_None;
+    if (of != NULL && !PyModule_Check(of) && !PyType_Check(of)) /* Python's, or a value's, which must not be kept */
+        return ns_ask(&name_of, function);
+    PyObject *found = PyDict_GetItemWithError(known, function);
+    if (found != NULL || PyErr_Occurred())
+        return Py_XNewRef(found);
+    if ((found = ns_ask(&name_of, function)) != NULL && PyDict_Size(known) < MOST_KNOWN &&
+        PyDict_SetItem(known, function, found) < 0)
+        Py_CLEAR(found);
+    return found;
+}
+
 /* The number of a call of this name, which is counted; -1: failed. */
 static Py_ssize_t
 numbered(Ops *self, PyObject *name)
@@ -126,13 +144,16 @@ call_named(Ops *self, PyObject *name, PyObject *function, PyObject *args, PyObje
 static PyObject *
 torch_function(Ops *self, PyObject *given)
 {
-    PyObject *function, *types, *args = NULL, *kwargs = NULL;
-    if (!is_ready(self) ||
-        !PyArg_ParseTuple(given, "OO|O!O:__torch_function__", &function, &types, &PyTuple_Type, &args, &kwargs))
+    Py_ssize_t n = PyTuple_Size(given);
+    if (!is_ready(self))
         return NULL;
+    if (n < 2 || n > 4 || (n > 2 && !PyTuple_Check(PyTuple_GetItem(given, 2))))
+        return PyErr_Format(PyExc_TypeError, "__torch_function__ takes a function, types, a tuple and a dictionary");
+    PyObject *function = PyTuple_GetItem(given, 0), *args = n > 2 ? PyTuple_GetItem(given, 2) : NULL,
+             *kwargs = n > 3 ? PyTuple_GetItem(given, 3) : NULL;
     PyObject *positional = args == NULL ? PyTuple_New(0) : Py_NewRef(args);
     PyObject *named = kwargs == NULL || kwargs == Py_None ? PyDict_New() : Py_NewRef(kwargs);
-    PyObject *name = positional == NULL || named == NULL ? NULL : ns_ask(&name_of, function), *output = NULL;
+    PyObject *name = positional == NULL || named == NULL ? NULL : counted_as(function), *output = NULL;
     if (name == Py_None)
         output = PyObject_Call(function, positional, named);
     else if (name != NULL)
@@ -268,7 +289,7 @@ int
 ns_add_ops(PyObject *module)
 {
     if ((watched_name = PyUnicode_InternFromString("watched")) == NULL ||
-        (find_name = PyUnicode_InternFromString("_find")) == NULL ||
+        (find_name = PyUnicode_InternFromString("_find")) == NULL || (known = PyDict_New()) == NULL ||
         (ops_type = (PyTypeObject *)PyType_FromSpec(&spec)) == NULL ||
         (calls_type = (PyTypeObject *)PyType_FromSpec(&calls_spec)) == NULL)
         return -1;
