@@ -6,6 +6,8 @@ import errno
 import os
 import signal
 import stat
+import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +235,39 @@ def test_dump_gives_a_finished_file_and_recording_goes_on(tmp_path: Path, mode: 
         assert [item.name for item in file.spans] == [name]
     if mode == "flight":
         assert reasons(nsz.NszFile(first)) == ["because"]
+
+
+@pytest.mark.parametrize("mode", ["flight", "continuous"])
+def test_dumps_under_load_lose_and_repeat_nothing(tmp_path: Path, mode: str) -> None:
+    """Threads at work, dumps from two threads and by signal, all at once."""
+    workers, each = 4, 150
+
+    def work(worker: int) -> None:
+        for number in range(each):
+            with ns.Scope(f"{worker}/{number}"):
+                pass
+
+    dumped: list[str] = []
+
+    def dump() -> None:
+        for _ in range(5):
+            dumped.extend(ns.dump("asked", timeout_s=60.0))
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+    settings: dict[str, Any] = {"nsz_mode": mode, "flight_s": 600.0, "export_interval_s": 0.01}
+    with ns.Platform(nsz=str(tmp_path), instrument=(), **settings):
+        threads = [threading.Thread(target=work, args=(worker,)) for worker in range(workers)]
+        threads += [threading.Thread(target=dump) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120.0)
+        assert not any(thread.is_alive() for thread in threads)
+        ns.flush(60.0)
+        dumped.extend(ns.dump("the rest", timeout_s=60.0))
+    assert all(nsz.NszFile(path).finished for path in dumped)
+    found = Counter(item.name for path in nsz.recordings(tmp_path) for item in nsz.NszFile(path).spans)
+    assert found == Counter(f"{worker}/{number}" for worker in range(workers) for number in range(each))
 
 
 def test_without_a_recorder_there_is_nothing_to_dump() -> None:
