@@ -180,6 +180,13 @@ def test_the_agents_figure_is_held_against_the_outside_one() -> None:
     assert "insufficient data" in agrees("g", None, truth).note
 
 
+def test_what_spans_cost_unseen_is_a_multiple_of_the_accounted() -> None:
+    """With its interval."""
+    figure = governor.unseen("governor.unseen.x", 0.5, Excess(1.0, 0.5, 1.5, 9))
+    assert figure.value == pytest.approx(2)
+    assert figure.interval == (1.0, 3.0, 9)
+
+
 def test_a_child_that_dies_says_why() -> None:
     """The last line of its log is in the error."""
     child = Child("tests.benchmarks.calls.openai_child", "nobody", "content")

@@ -19,6 +19,8 @@ from tests.benchmarks.governor_child import PATTERNS
 from tests.benchmarks.measure import loop_us
 from tests.benchmarks.pairs import PRECISE, Excess, excess, turns
 
+from neuronscope.governor.hidden import AROUND
+
 BUDGETS: Final = ("1", "5", "15")
 # What is compared in each process.  At one per cent next to nothing is captured.
 ARMS: Final[Mapping[str, Sequence[str]]] = {
@@ -41,7 +43,7 @@ def figures(run: Run) -> Iterator[Figure]:
     wanted = [
         pattern
         for pattern in PATTERNS
-        if run.wants(f"governor.overhead.{pattern}", f"governor.inside.{pattern}")
+        if run.wants(*(f"governor.{kind}.{pattern}" for kind in ("overhead", "inside", "unseen")))
     ]
     if wanted:
         with ExitStack() as stack:
@@ -127,8 +129,21 @@ def overhead(pattern: str, mode: str, child: Child, run: Run) -> Iterator[Figure
             f"{told['layers']} modules, {skipped} runs not captured, {unseen} calls not looked into"
         ),
     )
+    if mode == "idle":
+        yield unseen(f"governor.unseen.{pattern}", told["accounted"], found)
     if "quiet" in arms:
         yield agreement(f"governor.inside.{pattern}.{mode}", inside, excess(cpu["on"], cpu["quiet"]))
+
+
+def unseen(name: str, accounted: float, truth: Excess) -> Figure:
+    """By what multiple of its accounted cost the service pays what is never withheld: see `hidden.AROUND`."""
+    return Figure(
+        name,
+        truth.value / accounted,
+        "×",
+        interval=(truth.low / accounted, truth.high / accounted, truth.pairs),
+        note=f"outside cost of spans and looks into calls over the accounted one; taken to be {AROUND:g}",
+    )
 
 
 def agreement(name: str, inside: Sequence[float] | None, truth: Excess) -> Figure:
