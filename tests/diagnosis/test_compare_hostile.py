@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from tests.diagnosis.test_compare_kinds import CHANGES, sometimes, told
 import neuronscope as ns
 from neuronscope.diagnosis.comparing.result import Verdict
 from neuronscope.diagnosis.kinds import Kind
+from neuronscope.diagnosis.stories import html, markdown
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanRecord
 
@@ -197,3 +199,42 @@ def test_another_embedder_is_told_where_a_filter_came_too() -> None:
     """A text's vector does not hang on the filter."""
     result = ns.compare(BEFORE.spans(), replace(AFTER, embedder=7, filtered=True).spans())
     assert set(result.kinds) == {Kind.EMBEDDER_CHANGED, Kind.FILTER_CHANGED}
+
+
+# --- a stranger's recording --------------------------------------------------------------------------------
+ODD: Sequence[Any] = (
+    float("nan"), float("inf"), -1, 0, 1e308, "", [], [1], ["x"], [float("nan")], [[1]], [""] * 40, True,
+    None, "x" * 300, 2**62, -(2**62), b"zz", "ffffffffffffffff", 1e-320,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_values_of_any_type_break_no_comparison(seed: int) -> None:
+    """Some attributes of some spans hold nonsense; so do times and parents.  A page is made all the same."""
+    draw = random.Random(seed)
+    for _ in range(6):
+        sides = [
+            _spoilt(replace(side, n=30, seed=draw.randrange(10**6)).spans(), draw) for side in (BEFORE, AFTER)
+        ]
+        result = ns.compare(*sides)
+        assert html(result)
+        assert markdown(result)
+        assert result.to_dict()
+
+
+def _spoilt(spans: Spans, draw: random.Random) -> Spans:
+    keys = sorted({(span.name, key) for span in spans[:8] for key in span.attributes})
+    hit = draw.sample(keys, draw.randrange(1, 6))
+    found: list[SpanRecord] = []
+    for span in spans:
+        attributes = dict(span.attributes)
+        for name, key in hit:
+            if span.name == name and draw.random() < 0.5:
+                attributes[key] = draw.choice(ODD)
+        more: dict[str, Any] = {}
+        if draw.random() < 0.03:
+            more["start_unix_ns"] = draw.choice([0, 1, 2**62])
+        if draw.random() < 0.03:
+            more["parent_span_id"] = draw.choice([None, span.span_id, 5])
+        found.append(msgspec.structs.replace(span, attributes=attributes, **more))
+    return found

@@ -118,9 +118,10 @@ class Case:
         self._note_power(what, "share", m, n)
         if min(m, n) < 5:
             return None
-        p = st.share_p_value(bad[1], n, bad[0], m)
+        some = min(max(bad[0], 0), m), min(max(bad[1], 0), n)  # a stranger's numbers need not agree
+        p = st.share_p_value(some[1], n, some[0], m)
         self.p_values.append(p)
-        before, after = float(bad[0] / m), float(bad[1] / n)
+        before, after = float(some[0] / m), float(some[1] / n)
         bars = Plot(Shape.BARS, what, (before,), (after,), labels=("share",), unit="1")
         return Evidence(what, before, after, abs(after - before), "share", "1", m, n, p, bars)
 

@@ -181,6 +181,8 @@ class Reader:
             trace = self._traces[trace_id] = _Trace()
         trace.spans += 1
         operation = attributes.get(names.OPERATION_NAME)
+        if not isinstance(operation, str):
+            operation = ""
         if operation in CALLS or operation == "retrieval":
             trace.calls.append((start, end, span.parent_span_id))
         if span.parent_span_id is None or span.kind is SpanKind.SERVER:

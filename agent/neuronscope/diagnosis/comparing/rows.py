@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from neuronscope.diagnosis.comparing.columns import UNKNOWN, Columns, LayerRows, Table
 from neuronscope.signals import names
@@ -16,6 +16,7 @@ from neuronscope.signals.scores import scale_of
 from neuronscope.signals.tensors import TensorSnapshot
 
 MAX_RUNS: Final = 1_024  # of a model whose tensors are looked at
+LARGEST: Final = 1e15  # what is more, or not finite, is a stranger's
 MAX_LAYER_ROWS: Final = 4_000  # of a layer: more would make no threshold sharper
 CALLS: Final = frozenset(
     {"chat", "text_completion", "generate_content", "embeddings", "rerank", "moderation"}
@@ -95,7 +96,7 @@ def weight_of(attributes: Mapping[str, Any]) -> float:
 def add_span(side: Columns, span: SpanRecord, trace: str) -> None:
     """Add a span to the tables it belongs to."""
     attributes: Mapping[str, Any] = span.attributes
-    operation = attributes.get(names.OPERATION_NAME)
+    operation = _text(attributes.get(names.OPERATION_NAME))
     if not side.content and not _CONTENT.isdisjoint(attributes):
         side.content = True
     if operation == "retrieval":
@@ -105,7 +106,7 @@ def add_span(side: Columns, span: SpanRecord, trace: str) -> None:
         if not batch:
             _add_search(side, span, attributes, trace)
     elif operation in CALLS:
-        _add_call(side.calls, span, attributes, trace, str(operation))
+        _add_call(side.calls, span, attributes, trace, operation)
         _add_aggregates(side, attributes, trace)
 
 
@@ -153,12 +154,16 @@ def _add_call(
         if value is None:
             add[name].append(UNKNOWN)
         else:
-            add[name].append(value if value.__class__ is float else _number(value))
+            add[name].append(_number(value))
     for name, key in _CALL_TEXTS:
         add[name].append(_text(get(key)))
     for name, key in _CALL_LISTS:
         add[name].append(_list(get(key)))
-    add["parameters"].append(tuple([(name, get(key)) for name, key in _PARAMETERS if get(key) is not None]))
+    add["parameters"].append(
+        tuple(
+            [(name, value) for name, key in _PARAMETERS if (value := get(key)) is not None and _said(value)]
+        )
+    )
     add["duration"].append((span.end_unix_ns - span.start_unix_ns) / 1e9)
     add["start"].append(span.start_unix_ns / 1e9)
     add["weight"].append(weight_of(attributes))
@@ -230,7 +235,14 @@ def _add_snapshot(side: Columns, record: LayerRecord, tensor: TensorSnapshot, tr
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else UNKNOWN
+    if not isinstance(value, int | float) or not -LARGEST < value < LARGEST:
+        return UNKNOWN
+    return float(value) if abs(value) > 1 / LARGEST else 0.0
+
+
+def _said(value: Any) -> bool:
+    """Is it a plain value that equals itself?"""
+    return isinstance(value, str | int | float) and value == value  # noqa: PLR0124 - NaN does not
 
 
 def _text(value: Any) -> str:
@@ -238,7 +250,10 @@ def _text(value: Any) -> str:
 
 
 def _list(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, list | tuple) else ()  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType] - of attributes
+    if not isinstance(value, list | tuple):
+        return ()
+    items = tuple(cast("list[Any]", value))
+    return items if all(isinstance(item, str | int | float) for item in items) else ()
 
 
 def _short(value: float) -> float:
