@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import mcap.reader
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -120,6 +121,7 @@ def test_check_repairs(recording: Path) -> None:
     assert (result["repair"]["action"], result["torn_bytes"]) == ("finished", 4)
     assert run("check", recording).exit_code == 0
     assert nsz.NszFile(recording).finished
+    assert spans_by_mcap(recording) == 6
     damaged = bytearray(data)
     damaged[damaged.rindex(layout.GUARD_MARK) + 100] ^= 1
     recording.write_bytes(damaged)
@@ -127,6 +129,14 @@ def test_check_repairs(recording: Path) -> None:
     assert result["repair"]["action"] == "salvaged"
     assert Path(result["repair"]["original"]).read_bytes() == damaged
     assert run("check", recording).exit_code == 0
+    assert spans_by_mcap(recording) == len(nsz.read(recording).spans)
+
+
+def spans_by_mcap(path: Path) -> int:
+    """How many spans the PyPI package finds by the file's index, every checksum verified."""
+    with path.open("rb") as file:
+        reader = mcap.reader.make_reader(file, validate_crcs=True)
+        return sum(1 for _ in reader.iter_messages(topics=["nsz/span"]))
 
 
 def test_check_of_what_is_no_recording(tmp_path: Path) -> None:
@@ -183,6 +193,20 @@ def test_merge_and_cut(recording: Path, tmp_path: Path) -> None:
     assert "no span" in str(run("cut", recording, "-o", tmp_path / "x.nsz", "--trace", "99").exception)
     assert not (tmp_path / "x.nsz").exists()
     assert run("cut", recording, "-o", tmp_path / "x.nsz", "--from", "yesterday").exit_code == 2
+
+
+def test_the_borders_of_a_cut(tmp_path: Path) -> None:
+    """Spans that touch [from, to): one that ends at `from` is in, one that begins at `to` is not."""
+    times = ((0, 9), (0, 10), (10, 20), (19, 30), (20, 30))
+    spans = [SpanRecord(7, 1 + n, "", SpanKind.CLIENT, *when, {}) for n, when in enumerate(times)]
+    layers = [
+        LayerRecord("m", "l", when, when, (1,), "F32", trace_id=7, span_id=3) for when in (9, 10, 19, 20)
+    ]
+    nsz.write(tmp_path / "a.nsz", spans, layers, {})
+    nsz.cut(tmp_path / "a.nsz", tmp_path / "b.nsz", nsz.Part(start=10, end=20))
+    part = nsz.read(tmp_path / "b.nsz")
+    assert [item.span_id for item in part.spans] == [2, 3, 4]
+    assert [record.step for record in part.layers] == [10, 19]
 
 
 def test_several_ranks_load_as_one_artifact(recording: Path, tmp_path: Path) -> None:
@@ -332,6 +356,17 @@ def test_a_fleet_s_recordings_are_a_table_for_duckdb(tmp_path: Path) -> None:
             GROUP BY l.layer"""
     ).fetchall()
     assert joined == [("model.layers.0", 0.0, "call 1")]
+
+
+def test_tables_of_nothing_have_the_same_columns(recording: Path, tmp_path: Path) -> None:
+    """Else a fleet's tables could not be read as one as soon as one host was idle."""
+    nsz.write(tmp_path / "none.nsz", [], [], {})
+    schema = import_module("pyarrow.parquet").read_schema
+    for path in (recording, tmp_path / "none.nsz"):
+        assert run("export", path, "--to", "parquet", "-o", tmp_path / path.stem).exit_code == 0
+    for table in ("spans", "layers", "logs"):
+        full, none = (schema(tmp_path / name / f"{table}.parquet") for name in ("run", "none"))
+        assert none.equals(full, check_metadata=True)
 
 
 def test_parquet_without_pyarrow_says_what_to_install(
