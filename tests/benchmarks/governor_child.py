@@ -21,7 +21,7 @@ LAYERS: Final = 12
 THREADS: Final = 4
 BLOCK_S: Final = 0.5  # of one arm; shorter ones would be charged for more flushes than a service makes
 EXPERIMENT_S: Final = 60.0
-EXPERIMENT_BLOCK_S: Final = 1.0
+EXPERIMENT_BLOCK_S: Final = 0.7  # a request takes a tenth of it, four at once less than half
 PATTERNS: Final = ("steady", "bursts", "long", "threads")
 # Everything, in full: far more than any of the budgets pays for.
 PROBES: Final = ("**:full",)
