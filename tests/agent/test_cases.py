@@ -107,11 +107,11 @@ REPORTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "32 threads and replicas": (
         "instrumentation/test_torch_slots.py::test_eight_threads_while_observers_come_and_go",
-        "instrumentation/test_torch_slots.py::test_copies_are_plain_and_compute_with_their_own_weights",
+        "instrumentation/test_torch_copies.py::test_copies_are_plain_and_compute_with_their_own_weights",
     ),
     "33 save, deepcopy, pickle": (
-        "instrumentation/test_torch_slots.py::test_pickles_of_watched_models_need_no_neuronscope",
-        "instrumentation/test_torch_slots.py::test_state_dict_and_loading_are_unharmed",
+        "instrumentation/test_torch_copies.py::test_pickles_of_watched_models_need_no_neuronscope",
+        "instrumentation/test_torch_copies.py::test_state_dict_and_loading_are_unharmed",
     ),
     "35 meta and lazy weights": (
         "instrumentation/test_torch_slots.py::test_lazy_modules_and_meta_weights_are_left_alone_until_they_are_real",

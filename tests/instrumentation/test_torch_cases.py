@@ -7,15 +7,11 @@ issues of the projects named.  What another file shows already is only pointed a
 from __future__ import annotations
 
 import ast
-import contextvars
-import gc
 import math
-import threading
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 import torch
@@ -24,7 +20,6 @@ from torch import nn
 
 import neuronscope as ns
 import tinymodels
-from neuronscope.engine.guard import GUARD
 from neuronscope.exceptions import LayerNotFoundError
 from torchnets import INPUT, make_net
 
@@ -35,11 +30,11 @@ CASES: Final[dict[str, str]] = {
     "case 27: bounded walks": "outputs::test_loops_and_sizes_are_bounded",
     "case 29: torch.compile": "compile::test_graphs_and_compilations_are_those_of_the_plain_model",
     "case 29: second instance of a compiled class": "cases::test_a_second_instance_of_a_compiled_class",
-    "case 32: threads": "cases::test_each_thread_s_records_are_its_own",
+    "case 32: threads": "leaving::test_each_thread_s_records_are_its_own",
     "case 32: replicas": "depth::test_data_parallel_replicas_compute_with_their_own_weights",
     "case 32: attach and detach under load": "slots::test_eight_threads_while_observers_come_and_go",
-    "case 33: copies": "slots::test_copies_are_plain_and_compute_with_their_own_weights",
-    "case 33: spawned processes": "slots::test_pickles_of_watched_models_need_no_neuronscope",
+    "case 33: copies": "copies::test_copies_are_plain_and_compute_with_their_own_weights",
+    "case 33: spawned processes": "copies::test_pickles_of_watched_models_need_no_neuronscope",
     "case 33: scripting and export": "compile::test_tracing_and_scripting_see_the_plain_model",
     "case 35: meta and lazy weights": (
         "slots::test_lazy_modules_and_meta_weights_are_left_alone_until_they_are_real"
@@ -52,17 +47,17 @@ CASES: Final[dict[str, str]] = {
     "nnterp #17, #42": "cases::test_tuple_or_tensor_it_is_the_same_record",
     "transformers #26142, #40994": "cases::test_the_last_block_is_before_the_norm",
     "transformers #48825": "cases::test_a_negative_index_is_refused_with_what_is_close",
-    "TransformerLens #156": "cases::test_after_a_probe_s_fault_and_the_model_s_the_model_is_plain",
-    "TransformerLens #1636": "cases::test_the_user_s_hooks_outlive_nested_scopes",
-    "TransformerLens #1323, #290": "cases::test_a_model_with_gradient_probes_is_freed",
-    "TransformerLens #336": "cases::test_a_record_is_no_alias_of_a_tensor_that_three_layers_share",
+    "TransformerLens #156": "leaving::test_after_a_probe_s_fault_and_the_model_s_the_model_is_plain",
+    "TransformerLens #1636": "leaving::test_the_user_s_hooks_outlive_nested_scopes",
+    "TransformerLens #1323, #290": "leaving::test_a_model_with_gradient_probes_is_freed",
+    "TransformerLens #336": "leaving::test_a_record_is_no_alias_of_a_tensor_that_three_layers_share",
     "pyvene #158, #176": "attention::test_attention_of_a_llama",
     "pytorch #117758, #96722": "compile::test_graphs_and_compilations_are_those_of_the_plain_model",
     "pytorch #142358": "cases::test_probes_of_every_kind_leave_compilation_as_it_was",
     "torchvista #45": "cases::test_probes_of_every_kind_leave_compilation_as_it_was",
     "pytorch #181924": "distributed::test_outputs_and_gradients_are_bit_equal_on_every_rank",
-    "accelerate #3223, adapter-hub #678": "cases::test_accelerate_s_hooks_stay_inside",
-    "MRFI #5, ColossalAI #1183": "cases::test_attaching_a_thousand_times_leaves_nothing",
+    "accelerate #3223, adapter-hub #678": "leaving::test_accelerate_s_hooks_stay_inside",
+    "MRFI #5, ColossalAI #1183": "leaving::test_attaching_a_thousand_times_leaves_nothing",
 }
 
 
@@ -319,160 +314,3 @@ def test_a_negative_index_is_refused_with_what_is_close() -> None:
     """Rather than resolved to some other layer."""
     with pytest.raises(LayerNotFoundError, match=r"model\.layers\.\d"):
         ns.Model.wrap(tinymodels.llama(2)).attach_probe("model.layers.-1")
-
-
-# --- coming and going --------------------------------------------------------------------------------
-def entries(model: nn.Module) -> list[list[str]]:
-    return [sorted(module.__dict__) for module in cast(Any, model).modules()]
-
-
-class Failing(ns.probes.Probe):
-    """Raises at each run."""
-
-    def measure(self, layer_id: str, snapshot: Any, summary: Any) -> Any:
-        raise ZeroDivisionError
-
-
-def test_after_a_probe_s_fault_and_the_model_s_the_model_is_plain() -> None:
-    """Nothing is left installed; the next run is as the first."""
-    GUARD.reraise = False
-    model = make_net()
-    before, expected = entries(model), model(INPUT)
-    with scope():
-        ns.Model.wrap(model).attach_probe("**", Failing)
-        assert torch.equal(model(INPUT), expected)
-        with pytest.raises(RuntimeError, match="shapes"):
-            model(torch.ones(1, 3))
-    assert entries(model) == before
-    assert torch.equal(model(INPUT), expected)
-
-
-def test_the_user_s_hooks_outlive_nested_scopes() -> None:
-    """Ours come off one scope at a time, theirs stay."""
-    model = make_net()
-    calls: list[int] = []
-
-    def theirs(*_: object) -> None:
-        calls.append(1)
-
-    cast(Any, model.first).register_forward_hook(theirs)
-    with scope("outer") as outer:
-        ns.Model.wrap(model).attach_probe("first")
-        with scope("inner"):
-            ns.Model.wrap(model).attach_probe("first")
-            model(INPUT)
-        model(INPUT)
-    model(INPUT)
-    assert len(calls) == 3
-    assert len(outer.artifact.telemetry.layer_snapshots) >= 2
-
-
-def test_a_model_with_gradient_probes_is_freed() -> None:
-    """After its scope, by reference counts alone."""
-    model = make_net()
-    with scope():
-        wrapped = ns.Model.wrap(model)
-        wrapped.attach_probe("**", ns.probes.LayerGradients)
-        model(INPUT).sum().backward()
-    dead = weakref.ref(model)
-    gc.disable()
-    try:
-        del model, wrapped
-        assert dead() is None
-    finally:
-        gc.enable()
-
-
-def test_a_record_is_no_alias_of_a_tensor_that_three_layers_share() -> None:
-    """What one of them does to it in place later does not change what was recorded."""
-
-    class Shared(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.source = nn.Identity()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            shared = self.source(x.clone())
-            shared[0] = 0.0
-            return cast(torch.Tensor, shared)
-
-    model = Shared()
-    with scope() as recorded:
-        ns.Model.wrap(model).attach_probe("source")
-        model(INPUT)
-    (record,) = recorded.artifact.telemetry.layer_snapshots
-    assert record.tensor is not None
-    assert torch.equal(torch.from_numpy(record.tensor.numpy()), INPUT)
-
-
-def test_attaching_a_thousand_times_leaves_nothing() -> None:
-    """No closure, no slot, no slower forward: the number of objects is as before."""
-    model = make_net()
-    wrapped = ns.Model.wrap(model)
-
-    def come_and_go() -> None:
-        for kind in (ns.probes.LayerActivations, ns.probes.LayerGradients, ns.probes.AttentionMaps):
-            wrapped.attach_probe("**", kind)
-            wrapped.detach()
-
-    come_and_go()
-    gc.collect()
-    before = len(gc.get_objects())
-    for _ in range(333):
-        come_and_go()
-    gc.collect()
-    assert len(gc.get_objects()) - before < 200  # of a thousand times four layers
-    assert entries(model) == entries(make_net())
-
-
-def test_accelerate_s_hooks_stay_inside() -> None:
-    """accelerate replaces `forward` and keeps the old one; both stay theirs, before and after us."""
-    from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
-
-    class Doubling(ModelHook):  # type: ignore[misc]  # accelerate has no types
-        def post_forward(self, module: nn.Module, output: Any) -> Any:
-            return output * 2
-
-    hooks: Any = add_hook_to_module
-    release: Any = remove_hook_from_module
-    model = make_net()
-    plain = model(INPUT)
-    with scope() as recorded:
-        ns.Model.wrap(model).attach_probe("")
-        hooks(model, Doubling())
-        assert torch.equal(model(INPUT), plain * 2)
-        release(model)
-        assert torch.equal(model(INPUT), plain)
-    maxima = [r.summary.max for r in recorded.artifact.telemetry.layer_snapshots if r.summary]
-    assert maxima == [2 * plain.max().item(), plain.max().item()]
-    other = make_net()
-    hooks(other, Doubling())
-    release(other)
-    assert entries(model) == entries(other)
-
-
-# --- threads and processes ---------------------------------------------------------------------------
-def test_each_thread_s_records_are_its_own() -> None:
-    """Eight requests at a time on one model: a scope holds the runs of its own thread, all of them."""
-    model = make_net()
-    found: dict[int, list[float]] = {}
-
-    def serve(number: int) -> None:
-        with scope(str(number)) as mine:
-            ns.Model.wrap(model).attach_probe("first", ns.probes.LayerActivations(ns.Fidelity.SUMMARY))
-            for _ in range(10):
-                with torch.no_grad():
-                    model(torch.full((2, 8), float(number)))
-        found[number] = [r.summary.mean for r in mine.artifact.telemetry.layer_snapshots if r.summary]
-
-    threads = [
-        threading.Thread(target=contextvars.copy_context().run, args=(serve, number)) for number in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    with torch.no_grad():
-        for number in range(8):
-            expected = model.first(torch.full((2, 8), float(number))).mean().item()
-            assert found[number] == [pytest.approx(expected, rel=1e-5, abs=1e-6)] * 10

@@ -53,3 +53,14 @@ class _Observer:
     def __call__(self, snapshot: TensorSnapshot) -> None:
         snapshot.summarize()
         self.seen.append(self.path)
+
+
+def watched_entries(model: nn.Module) -> list[str]:
+    """What watching has left in the modules' instance dictionaries."""
+    plain = vars(nn.Linear(1, 1)).keys() | {"in_features", "out_features", "inplace", "_is_replica"}
+    return [
+        key
+        for module in model.modules()
+        for key in vars(module).keys() - plain
+        if key not in {"first", "rest"}
+    ]
