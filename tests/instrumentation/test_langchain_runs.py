@@ -129,7 +129,8 @@ def test_a_cancelled_chain_ends_all_its_spans(server: FakeOpenAI) -> None:
 
     async def cancelled() -> None:
         server.clear()
-        server.reply(fake_openai.chat_stream("one two three", delay_s=0.1))
+        # So long that it is not over before it is left, however busy the machine is.
+        server.reply(fake_openai.chat_stream(" ".join(["word"] * 200), delay_s=0.1))
         async with asyncio.timeout(0.15):
             await drain((PROMPT | gpt(server)).astream(ASKED))
 

@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 each_sdk = pytest.mark.parametrize("surface", SURFACES, ids=lambda surface: surface.name)
+with_library = pytest.mark.usefixtures("library")
 # Helpers of the SDK that make the calls of the contract's table.
 HELPERS = {
     "chat.completions.completions:Completions.parse",
@@ -32,10 +33,11 @@ HELPERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def library(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def library(surface: Surface, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be installed here is there in shape."""
-    vllm_shaped.install(monkeypatch)
+    if surface.name == "vllm":
+        vllm_shaped.install(monkeypatch)
 
 
 def gaps_of(surface: Surface) -> list[str]:
@@ -44,6 +46,7 @@ def gaps_of(surface: Surface) -> list[str]:
 
 
 @each_sdk
+@with_library
 def test_every_method_is_covered_or_said_not_to_be(surface: Surface) -> None:
     """A new release with a new API fails here, by name."""
     assert surface.suspects()
@@ -51,12 +54,14 @@ def test_every_method_is_covered_or_said_not_to_be(surface: Surface) -> None:
 
 
 @each_sdk
+@with_library
 def test_nothing_is_said_of_what_is_gone(surface: Surface) -> None:
     """Tables that fit nothing any more tell nothing."""
     assert surface.stale() == set()
 
 
 @each_sdk
+@with_library
 def test_gaps_are_there(surface: Surface) -> None:
     """Each names a function of the installed release, and says why."""
     suspects = surface.suspects()

@@ -10,6 +10,7 @@ import enum
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -186,6 +187,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, members in modules.items():
         module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
     LLM.__module__ = "vllm.entrypoints.llm"
