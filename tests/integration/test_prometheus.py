@@ -28,7 +28,7 @@ from neuronscope_exporters.prometheus.server import render
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 ROUTE = 'say/"{what}"\\'
 TRACES = {0.02: (0xA1, 0xB1), 0.3: (0xA2, 0xB2), 4.0: (0xA3, 0xB3)}
 

@@ -9,18 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from collectors import until
 from neuronscope.artifact import load
 from neuronscope.cli.run import observed_environment
 from neuronscope.testing import FakeOpenAI
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 SERVICE = ROOT / "agent" / "neuronscope" / "demo" / "service.py"
@@ -60,14 +60,15 @@ def service(folder: Path, llm_url: str, environment: Mapping[str, str]) -> Gener
 
 
 def wait_until_healthy(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
-    for _ in range(600):
-        assert process.poll() is None, (folder / "service.log").read_text()
-        try:
-            if exchange(port, "GET", "/healthz", None)[0] == 200:
-                return
-        except OSError:
-            time.sleep(0.1)
-    pytest.fail("the service was not ready after a minute")
+    until(lambda: process.poll() is not None or is_healthy(port), 240)
+    assert process.poll() is None, (folder / "service.log").read_text()
+
+
+def is_healthy(port: int) -> bool:
+    try:
+        return exchange(port, "GET", "/healthz", None)[0] == 200
+    except OSError:
+        return False
 
 
 Answer = tuple[int, list[tuple[str, str]], bytes]

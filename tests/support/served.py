@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind
 
 from neuronscope.signals.records import Batch, SpanRecord
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 @dataclass(slots=True)
