@@ -316,6 +316,13 @@ def test_views_may_be_read_only_and_unknown_names_say_what_there_is(net: Blocks)
             _ = site.outptu
         with pytest.raises(ns.LayerNotFoundError, match=r"h\.1"):
             _ = t["h.11"]
+        anything: Any = t
+        for odd in (anything, anything.h):
+            with pytest.raises(TypeError, match="path, pattern, number or slice, not by float"):
+                _ = odd[0.5]
+    for taken in ("output", "inputs", "ops", "visits", "skip", "first", "_hidden"):
+        with pytest.raises(ValueError, match="cannot be called"):
+            model.view(taken, "h.*", lambda out, _: out)
 
 
 def test_scan_gives_shapes_and_computes_nothing(net: Blocks) -> None:

@@ -161,7 +161,7 @@ class Tree:
 
     # --- below a site ------------------------------------------------------------------------------
 
-    def child(self, site: Site, index: int | str | slice) -> Any:
+    def child(self, site: Site, index: object) -> Any:
         """A child by number, several by a slice, or one further down by its path from here."""
         names = list(self.children(site.module))
         if isinstance(index, slice):
@@ -175,6 +175,10 @@ class Tree:
             if names[index] == str(index):  # as in every list of modules
                 site.names[index] = path
             return self.site(site.run, path)
+        if not isinstance(index, str):
+            raise TypeError(
+                f"sites are asked for by path, pattern, number or slice, not by {type(index).__name__}"
+            )
         return self._below(site, index)
 
     def below(self, site: Site, name: str) -> Any:
@@ -230,7 +234,7 @@ class Tree:
         Raises:
             ValueError: sites have something of this name.
         """
-        if view.name in vars(Site) or view.name.startswith("_"):
+        if hasattr(Site, view.name) or view.name.startswith("_"):
             raise ValueError(f"a view cannot be called {view.name!r}: sites have that already")
         name = view.name
         self.views.setdefault(name, []).append(view)
