@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import signal
 import sys
 import time
+from types import FrameType
 from typing import Final
 
 from tests.benchmarks import docs
@@ -40,11 +42,17 @@ def main() -> int:
     unknown = [name for name in asked.groups if name not in GROUPS]
     if unknown:
         parser.error(f"no group is called {unknown[0]!r}; there are: {', '.join(GROUPS)}")
+    signal.signal(signal.SIGTERM, _leave)
     failed = False
     for group in asked.groups or GROUPS:
         run = Run(asked.full, asked.rounds, tuple(asked.only), asked.seconds)
         failed |= not _run(group, run, merge=asked.merge)
     return 1 if failed else 0
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    """Who is told to stop takes its children and its folders along."""
+    sys.exit(143)
 
 
 def _run(group: str, run: Run, *, merge: bool) -> bool:
