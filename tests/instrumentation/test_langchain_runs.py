@@ -125,18 +125,21 @@ def test_a_stream_leaves_nothing_current_with_the_service(server: FakeOpenAI) ->
 
 
 def test_a_cancelled_chain_ends_all_its_spans(server: FakeOpenAI) -> None:
-    """A `BaseException` in the middle of a stream."""
+    """A `BaseException` in the middle of a stream; one that LangChain was not reading ends when collected."""
 
     async def cancelled() -> None:
         server.clear()
         # So long that it is not over before it is left, however busy the machine is.
         server.reply(fake_openai.chat_stream(" ".join(["word"] * 200), delay_s=0.1))
+        chunks = (PROMPT | gpt(server)).astream(ASKED)
+        await anext(chunks)
         async with asyncio.timeout(0.15):
-            await drain((PROMPT | gpt(server)).astream(ASKED))
+            await drain(chunks)
 
     with captured_logs() as logs, agent("on", "langchain", "openai") as exporter:
         with pytest.raises(TimeoutError):
             run_later(cancelled())
+        gc.collect()
         assert tree(exporter.spans) == [CHAIN, f"{CHAIN} > openai:chat gpt-x"]
     assert logs == []
 
