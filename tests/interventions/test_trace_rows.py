@@ -115,3 +115,14 @@ def test_without_a_mask_rows_are_whole() -> None:
     with ns.Model.wrap(net).trace(torch.ones(3, 8)) as t:
         assert t.rows(1)[0].output.shape == (1, 8)
         assert t.rows(1, mask=torch.ones(3, 8))[1].output.shape == (1, 8)
+
+
+@pytest.mark.parametrize("number", [2, -3])
+def test_a_row_that_the_batch_has_not_is_told(number: int) -> None:
+    """No empty tensors instead."""
+    net: Any = llama(layers=2)
+    ids, mask = padded("right")
+    with ns.Model.wrap(net).trace(input_ids=ids, attention_mask=mask) as t:
+        with pytest.raises(IndexError, match=f"has 2 rows, no number {number}"):
+            t.rows(number)
+        t.stop()

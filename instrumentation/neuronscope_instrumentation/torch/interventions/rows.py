@@ -30,6 +30,8 @@ class Rows:
     __slots__ = ("_index", "_mask", "_trace")
 
     def __init__(self, trace: Trace, index: int | slice, mask: torch.Tensor | None) -> None:
+        if mask is not None and isinstance(index, int) and not -mask.shape[0] <= index < mask.shape[0]:
+            raise IndexError(f"the batch has {mask.shape[0]} rows, no number {index}")
         self._trace = trace
         self._index = index if isinstance(index, slice) else slice(index, index + 1 or None)
         self._mask = mask
