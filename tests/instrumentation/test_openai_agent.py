@@ -30,6 +30,7 @@ from neuronscope.signals import names
 from neuronscope.testing import InMemoryExporter
 from neuronscope.testing.fake_openai import FakeOpenAI, chat, chat_stream, error
 from neuronscope_instrumentation.openai import OPENAI, routes
+from neuronscope_instrumentation.openai.keeping import Route
 from openai_cases import CANARY, Mode, agent, observe, plain, sync_client
 
 pytestmark = pytest.mark.integration
@@ -149,7 +150,7 @@ BROKEN_READERS: dict[str, Any] = dict.fromkeys(
 )
 
 
-def broken_route(method: str, url: str) -> routes.Route | None:
+def broken_route(method: str, url: str) -> Route | None:
     route = ROUTE_OF(method, url)
     if route is None:
         return None
