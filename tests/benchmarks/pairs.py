@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import comb
+from statistics import median
 from time import monotonic
 from typing import Final
 
 from neuronscope.governor import intervals
 
 LEAST_PAIRS: Final = 4
+TAIL: Final = 0.025  # of each side, beyond a 95 % interval
 PRECISE: Final = 0.5  # points of the interval's half at which no more pairs are needed
 
 
@@ -36,6 +39,22 @@ def excess(arm: Sequence[float], base: Sequence[float]) -> Excess:
     """Ratio of the sums of paired measurements, less one."""
     value, half = intervals.excess(arm, base)
     return Excess(100 * value, 100 * (value - half), 100 * (value + half), len(arm))
+
+
+def middle(samples: Sequence[float]) -> Excess:
+    """Median of measured excesses, each of a pair, in per cent; its interval assumes nothing of how they lie.
+
+    With fewer than six there is none that wide: then it is all that was seen.
+    """
+    ordered, n = sorted(samples), len(samples)
+    rank, below = -1, 0.0  # so many smaller than the median, with no more than 2.5 %
+    for smaller in range(n // 2):
+        below += comb(n, smaller) / 2**n
+        if below > TAIL:
+            break
+        rank = smaller
+    low, high = ordered[max(rank, 0)], ordered[n - 1 - max(rank, 0)]
+    return Excess(median(ordered), low, high, n)
 
 
 def turns(most: int, limit_s: float, precise: Callable[[], bool] = lambda: False) -> Iterator[int]:
