@@ -55,6 +55,17 @@ def find() -> Bound | None:
         return None
 
 
+def bind(
+    bind_direct: Callable[..., None], apart: Callable[[Any], bool], twin: Callable[[Any], bool], run: Any
+) -> None:
+    """Let the compiled look ask torch's libraries, if they can be asked and stand the trial."""
+    found = find()
+    if found is not None:
+        bind_direct(*found)
+        if not stands_the_trial(apart, twin, run):
+            bind_direct(None)
+
+
 def stands_the_trial(apart: Callable[[Any], bool], twin: Callable[[Any], bool], run: Any) -> bool:
     """Does `apart` see each state, with each pair of modes, as its twin does?
 

@@ -394,9 +394,6 @@ else:
         )  # fmt: skip
         if PLAIN_CALL is not None:
             compiled.find("bind_calls")(*PLAIN_CALL)
-        if (found := direct.find()) is not None:
-            compiled.find("bind_direct")(*found)
-            if not direct.stands_the_trial(RunTurns.apart, PlainRunTurns.apart, RunTurns()):
-                compiled.find("bind_direct")(None)
+        direct.bind(compiled.find("bind_direct"), RunTurns.apart, PlainRunTurns.apart, RunTurns())
 
 COMPILED: Final = RunTurns is not PlainRunTurns
