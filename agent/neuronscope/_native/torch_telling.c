@@ -1,4 +1,4 @@
-/* Telling a torch module's observers of its output: the twin of `torch.slots._notify` in Python. */
+/* Telling a torch module's observers of its output: the twin of `torch.telling` in Python. */
 #include "tensors.h"
 #include "turns.h"
 
