@@ -45,6 +45,12 @@ def test_torch_s_own_functions_are_found_and_stand_the_trial() -> None:
     assert direct.stands_the_trial(RunTurns.apart, _twin, RunTurns())
 
 
+def test_releases_that_were_not_looked_up_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of the same name might return another thing there."""
+    monkeypatch.setattr(torch, "__version__", "2.99.0+cpu")
+    assert direct.find() is None
+
+
 @needs_compiled
 @pytest.mark.parametrize("state", list(direct.STATES))
 @pytest.mark.parametrize("of_libraries", [True, False], ids=["libraries", "bindings"])

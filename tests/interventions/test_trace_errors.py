@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -218,6 +219,36 @@ def test_the_model_s_error_comes_out_where_the_body_asked(net: Blocks) -> None:
     assert any("# here" in (frame.line or "") for frame in frames)
     assert any(frame.name == "forward" and "linear.py" in frame.filename for frame in frames)
     assert not left_on(net)
+
+
+class Lacking(nn.Module):
+    """A module with a fault."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lacking: Any = self
+        return x * lacking.scale  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda t: t.result, id="result"),
+        pytest.param(lambda t: t.output, id="output"),
+        pytest.param(lambda t: t.h[1].output, id="output of a site"),
+        pytest.param(lambda t: t.h[1].input, id="input of a site"),
+    ],
+)
+def test_an_attribute_that_the_model_lacks_is_not_taken_for_one_of_the_trace(
+    ask: Callable[[Any], Any], net: Blocks
+) -> None:
+    """Python takes an AttributeError in a property for a missing property; the model's own comes out."""
+    net.h[0] = Lacking()
+    for _turn in range(2):
+        with pytest.raises(AttributeError, match="'Lacking' object has no attribute 'scale'") as caught:
+            with ns.Model.wrap(net).trace(X) as t:
+                ask(t)
+        assert any(frame.name == "forward" for frame in traceback.extract_tb(caught.value.__traceback__))
+        assert not left_on(net)
 
 
 def test_a_replaced_module_is_found_by_its_path_again(net: Blocks) -> None:

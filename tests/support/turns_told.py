@@ -161,6 +161,18 @@ def modes(model: ns.Model, _: Blocks) -> Iterator[str]:
         yield f"{inside.requires_grad} {t.h[1].output[0].requires_grad}"
 
 
+def fails(model: ns.Model, net: Blocks) -> Iterator[str]:
+    """The model's own AttributeError, which is none of the site's."""
+    linear: Any = net.h[1].get_submodule("lin")
+    weight = linear.weight
+    del linear.weight
+    try:
+        with model.trace(X) as t:
+            yield _number(t.h[1].output)
+    finally:
+        linear.weight = weight
+
+
 def hooks(model: ns.Model, net: Blocks) -> Iterator[str]:
     """A module's own hooks, those registered meanwhile, every module's, another forward, a jit trace."""
     seen: list[str] = []
@@ -213,7 +225,7 @@ def neighbours(model: ns.Model, net: Blocks) -> Iterator[str]:
 
 
 SCENES: tuple[Callable[[Any, Blocks], Iterator[str]], ...] = (
-    reads, writes, misses, keeps, functions, steps, modes, hooks, neighbours,
+    reads, writes, misses, keeps, functions, steps, modes, fails, hooks, neighbours,
 )  # fmt: skip
 
 

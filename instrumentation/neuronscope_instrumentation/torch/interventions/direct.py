@@ -2,9 +2,9 @@
 
 Through torch's bindings the twelve questions cost 0.6 µs a turn, asked of its libraries themselves a tenth.
 The dynamic loader finds these functions by the names that the C++ ABI of Linux gives them.  Such a name says
-neither what is returned nor how that is laid out, so all are tried: each state is entered for a moment and
-must be seen exactly as `threadstate` sees it.  Where a name is missing or a trial fails, torch's bindings
-are asked.
+neither what is returned nor how that is laid out.  So it is done for releases of torch in which these were
+looked up, and all are tried: each state is entered for a moment and must be seen exactly as `threadstate`
+sees it.  In other releases, where a name is missing or a trial fails, torch's bindings are asked.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from neuronscope_instrumentation.torch.interventions import threadstate
 
 _C: Final[Any] = getattr(torch, "_C")  # noqa: B009  no stubs for what is used here
 
+LOOKED_UP: Final = frozenset({"2.13"})
 # In the order in which `bind_direct` takes them.
 _NAMES: Final = (
     "_ZN3c1013AutogradState13get_tls_stateEv",
@@ -45,6 +46,8 @@ Bound = tuple[tuple[int, ...], tuple[int, ...]]
 def find() -> Bound | None:
     """Addresses and keys for `bind_direct`; None where they cannot be had."""
     if sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"}:
+        return None
+    if ".".join(torch.__version__.split(".")[:2]) not in LOOKED_UP:
         return None
     path = Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"
     try:  # what is loaded already, and what that has loaded

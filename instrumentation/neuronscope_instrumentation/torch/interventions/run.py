@@ -92,11 +92,13 @@ class Run(RunTurns):
         boundary: the site whose calls are steps of a loop under way; `step_overrun`: a site of a step was
             asked for that had passed, so that the model waits before the next step already.
         finished: the model has returned, raised or been stopped.
+        failed: the ``AttributeError`` that the model raised.  Python takes one, raised while a property was
+            asked for, to say that there is no such property.
     """
 
     __slots__ = (
         "__weakref__", "_args", "_autocast", "_call", "_inference_side", "_kwargs", "_thread", "_versions",
-        "_waiting", "boundary", "has_result", "result", "step_overrun", "unsettled",
+        "_waiting", "boundary", "failed", "has_result", "result", "step_overrun", "unsettled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -131,6 +133,7 @@ class Run(RunTurns):
         self.finished = False
         self.stopped = False
         self.has_result = False
+        self.failed: AttributeError | None = None
         self.result: Any = None
         # The model starts in the state that the thread has now.
         self._waiting: threadstate.ThreadState | None = None
@@ -220,6 +223,9 @@ class Run(RunTurns):
             assert call is not None
             self.result = call(*args, **kwargs)
             self.has_result = True
+        except AttributeError as error:
+            self.failed = error
+            raise
         finally:
             self.finished = True
             self._at_no_site()
@@ -282,14 +288,14 @@ class Run(RunTurns):
                 site.want_nothing()
         if not release(present):
             self.sites = {path: site for path, site in self.sites.items() if site.run is self}
-        self.result = self.greenlet = self.body = self._waiting = None
+        self.result = self.failed = self.greenlet = self.body = self._waiting = None
         self.resume = self.to_body = _gone
 
     def retire(self) -> None:
         """After `close`: let go of all sites, so that nothing waits for the garbage collector."""
         for site in self.present:
             site.retire()
-        self.present, self.sites = [], {}
+        self.present, self.sites, self.failed = [], {}, None
 
     def abandon(self) -> None:
         """The trace is gone without having been left: end the model if that is possible here."""
@@ -316,6 +322,11 @@ class Run(RunTurns):
                 "the model was stopped, so there is no result" if self.stopped else "the model did not return"
             )
         return self.result
+
+    def raise_failed(self, asked: object, name: str) -> None:
+        """Raise again what the model raised, if a name is missing only since asking for it ran the model."""
+        if self.failed is not None and any(name in vars(kind) for kind in type(asked).__mro__):
+            raise self.failed
 
     # --- checkpoints -------------------------------------------------------------------------------
 

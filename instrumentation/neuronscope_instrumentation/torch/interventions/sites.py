@@ -167,6 +167,8 @@ class Site(SiteTurns):
     def _missing(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if self.run is not None:
+            self.run.raise_failed(self, name)
         return self.tree.below(self, name)
 
     def _child(self, index: int | str | slice) -> Any:

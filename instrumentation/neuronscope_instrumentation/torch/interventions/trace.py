@@ -118,6 +118,8 @@ class Trace(TraceTurns):
     def _missing(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if self._run is not None:
+            self._run.raise_failed(self, name)
         return self._tree.below_model(self._run or self._started(), name)
 
     @property
