@@ -83,21 +83,24 @@ def sampled(model: Any, forward: Forward) -> Generator[Forward, None, None]:
     """The same in one forward of 16, put in and taken out for it; times are of all 16."""
 
     def run() -> None:
-        with ExitStack() as stack:
-            _observe(model, stack, [])
-            forward()
+        watch_once(model, forward)
         for _ in range(SAMPLED - 1):
             forward()
 
     yield run
 
 
-@contextmanager
-def idle(model: Any, forward: Forward) -> Generator[Forward, None, None]:
-    """After everybody who watched has gone."""
+def watch_once(model: Any, forward: Forward) -> None:
+    """Come to all modules, summarise one forward, and leave."""
     with ExitStack() as stack:
         _observe(model, stack, [])
         forward()
+
+
+@contextmanager
+def idle(model: Any, forward: Forward) -> Generator[Forward, None, None]:
+    """After everybody who watched has gone."""
+    watch_once(model, forward)
     yield forward
 
 
