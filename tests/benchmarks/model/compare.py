@@ -47,7 +47,8 @@ def figures(run: Run) -> Iterator[Figure]:
     for size in FORWARDS:
         if run.wants(f"model.{size}"):
             yield from _whole(run, size, site)
-    if run.wants("model.instructions", *(f"model.{way}_instructions" for way in GOALS)):
+    # Five minutes more: in the long variant, or when asked for.
+    if run.full or (run.only and run.wants("model.instructions")):
         from tests.benchmarks.model import counted
 
         yield from counted.figures(run)

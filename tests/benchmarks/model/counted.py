@@ -25,7 +25,7 @@ from tests.benchmarks.venvs import UnavailableError
 BARE: Final = "bare"
 ONCE: Final = "once"  # watched for one forward
 SMALL: Final = "small"  # the small model, bare
-LIMIT_S: Final = 600  # takes 100 s of CPU
+LIMIT_S: Final = 600  # takes 300 s of CPU
 FORWARDS: Final = 4
 IDLE: Final = at_most(0.15)  # per cent: as exactly as callgrind repeats
 SAMPLED: Final = at_most(0.5)
