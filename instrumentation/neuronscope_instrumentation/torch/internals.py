@@ -160,7 +160,7 @@ def _compiling() -> Callable[[], bool] | None:
 
 
 # Where the answer is, and who gives it if it is no more than `_is_compiling_flag` there.
-COMPILING: Final[tuple[dict[str, Any], Callable[[], bool] | None]] = vars(torch.compiler), _compiling()
+COMPILING: Final[tuple[dict[str, Any], Callable[[], bool] | None]] = torch.compiler.__dict__, _compiling()
 
 
 def calls_forward(kind: Any) -> bool:
