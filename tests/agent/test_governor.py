@@ -9,6 +9,7 @@ import pytest
 
 from neuronscope.governor import GRANT_NS, MIN_JUDGED_NS, Budget, Ledger, Site
 from neuronscope.governor.costs import FIRST_NS, GROWTH, Costs
+from neuronscope.governor.ladder import Ladder
 from neuronscope.recording import Recording
 from neuronscope.settings import OverheadAction
 from neuronscope.signals.records import Fidelity
@@ -84,6 +85,20 @@ def test_the_ladder_goes_down_step_by_step(caplog: pytest.LogCaptureFixture) -> 
 def state_of(budget: Budget) -> Fidelity:
     """The state now; type checkers take a property for a constant."""
     return budget.state
+
+
+@pytest.mark.parametrize(
+    ("work_s", "told"),
+    [(0.0, "(before there was work to have a share of)"), (2.5, "(40.0 % of 2.5 s of work)")],
+)
+def test_a_share_of_no_work_is_not_told(work_s: float, told: str, caplog: pytest.LogCaptureFixture) -> None:
+    """At the start a share would be a number without a meaning."""
+    facts = {"budget_pct": 5.0, "overhead_pct": 40.0, "work_s": work_s, "probe": "LayerActivations"}
+    ladder = Ladder(lambda: facts, None)
+    ladder.withheld(Fidelity.SUMMARY, 1)
+    with caplog.at_level(logging.WARNING, "neuronscope"):
+        ladder.deliver("agent", ladder.outbox)
+    assert [told in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_the_ladder_goes_up_again_when_there_is_room(caplog: pytest.LogCaptureFixture) -> None:

@@ -116,7 +116,7 @@ def overhead(pattern: str, mode: str, child: Child, run: Run) -> Iterator[Figure
             cpu[arm].append(spent)
     told = child.ask("tell")
     found = excess(cpu["on"], cpu["off"])
-    captured, skipped, unseen = (told[key] - before[key] for key in ("captured", "skipped", "unseen_calls"))
+    captured, skipped, closed = (told[key] - before[key] for key in ("captured", "skipped", "unseen_calls"))
     yield Figure(
         f"governor.overhead.{pattern}.{mode}",
         found.value,
@@ -126,7 +126,7 @@ def overhead(pattern: str, mode: str, child: Child, run: Run) -> Iterator[Figure
         note=(
             f"CPU of the whole process for the same requests, observed and not, in turns off-on-on-off; "
             f"accounted {told['accounted']:.2f} %; factor {told['factor']:.2f}; {captured} captures of "
-            f"{told['layers']} modules, {skipped} runs not captured, {unseen} calls not looked into"
+            f"{told['layers']} modules, {skipped} runs not captured, {closed} calls not looked into"
         ),
     )
     if mode == "idle":

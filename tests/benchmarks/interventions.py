@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tests.benchmarks.children import OUR_ROOTS, Child
 from tests.benchmarks.figures import Figure, Goal, Run, at_least, at_most
+from tests.benchmarks.pairs import middle
 from tests.benchmarks.venvs import ROOT, UnavailableError, environment
 
 MODULE: Final = "tests.benchmarks.interventions_child"
@@ -27,6 +28,7 @@ GOALS: Final[Mapping[str, Goal]] = {"read": at_most(2.5), "read_write": at_most(
 KINDS: Final = ("idle", "untouched", "read", "tree", "edit", "read_write", "input_output", "cache")
 TOUCHING: Final = frozenset(KINDS) - {"idle", "untouched"}
 RATIO: Final = at_least(2.5)
+SMOLLM2_PAIRS: Final = 8  # for each round of the others: forwards of 0.1 s that differ by 2 %
 
 
 def figures(run: Run) -> Iterator[Figure]:
@@ -41,7 +43,7 @@ def figures(run: Run) -> Iterator[Figure]:
         if run.wants("interventions.fixed", "interventions.ops", "interventions.generation"):
             yield from _others(child.ask("others", rounds=run.rounds), note)
         if run.wants("interventions.smollm2"):
-            yield from _smollm2(child.ask("smollm2", rounds=run.rounds), note)
+            yield from _smollm2(child.ask("smollm2", rounds=SMOLLM2_PAIRS * run.rounds), note)
 
 
 def _python(run: Run) -> tuple[str, dict[str, str], str]:
@@ -96,9 +98,12 @@ def _others(told: Mapping[str, Any], note: str) -> Iterator[Figure]:
 
 
 def _smollm2(told: Mapping[str, Any], note: str) -> Iterator[Figure]:
+    ours, noise = middle(told["ours"]), middle(told["noise"])
+    theirs = None if told["nnsight"] is None else middle(told["nnsight"]).value
     yield Figure(
-        "interventions.smollm2", told["ours"], "%", at_most(1.0), peers={"nnsight": told["nnsight"]},
+        "interventions.smollm2", ours.value, "%", at_most(1.0), peers={"nnsight": theirs},
+        interval=(ours.low, ours.high, ours.pairs),
         note=f"one read and write for each of {told['layers']} layers, over a plain forward of "
-        f"{told['tokens']} tokens ({told['plain_ms']:.0f} ms); median of {told['rounds']} pairs; pairs of "
-        f"plain forwards say {told['noise']:+.1f} %{note}",
+        f"{told['tokens']} tokens ({told['plain_ms']:.0f} ms); median of pairs; pairs of plain forwards say "
+        f"{noise.value:+.1f} % [{noise.low:.1f}, {noise.high:.1f}]{note}",
     )  # fmt: skip

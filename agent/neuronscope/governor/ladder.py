@@ -11,6 +11,7 @@ from neuronscope.signals.records import Fidelity
 _log = logging.getLogger("neuronscope")
 
 STATE_NS: Final = 1_000_000_000  # the state improves only after so long without a refusal
+_SOME_WORK_S: Final = 0.01
 EXCEEDED: Final = "neuronscope.overhead.exceeded"
 CHANGED: Final = "neuronscope.fidelity"
 _RANK: Final = {Fidelity.FULL: 0, Fidelity.SUMMARY: 1, Fidelity.CRITICAL: 2, Fidelity.OFF: 3}
@@ -87,9 +88,14 @@ class Ladder:
             elif state is not Fidelity.FULL and state not in self._warned:
                 self._warned.add(state)
                 _log.warning(
-                    "the overhead budget of %g %% is used up (%.1f %% of %.3g s of work): %s. Most of it: %s",
-                    facts["budget_pct"], facts["overhead_pct"], facts["work_s"], _WORDS[state],
-                    facts["probe"],
+                    "the overhead budget of %g %% is used up (%s): %s. Most of it: %s",
+                    facts["budget_pct"], _share(facts), _WORDS[state], facts["probe"],
                 )  # fmt: skip
             if self._on_event is not None:
                 self._on_event(name, {"state": state.value, "budget": budget, **facts})
+
+
+def _share(facts: Facts) -> str:
+    if facts["work_s"] < _SOME_WORK_S:
+        return "before there was work to have a share of"
+    return f"{facts['overhead_pct']:.1f} % of {facts['work_s']:.3g} s of work"
