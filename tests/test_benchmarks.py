@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from tests.benchmarks import __main__ as main
 from tests.benchmarks import docs, governor
 from tests.benchmarks.callgrind import read_dumps
 from tests.benchmarks.calls.patches import Patches
@@ -185,6 +189,28 @@ def test_what_spans_cost_unseen_is_a_multiple_of_the_accounted() -> None:
     figure = governor.unseen("governor.unseen.x", 0.5, Excess(1.0, 0.5, 1.5, 9))
     assert figure.value == pytest.approx(2)
     assert figure.interval == (1.0, 3.0, 9)
+
+
+def test_a_run_that_is_ended_keeps_what_it_has_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour's figures are not lost, and the ending is told."""
+    group, kept = ModuleType("tests.benchmarks.ended"), list[tuple[str, list[str]]]()
+
+    def figures(_: Run) -> Iterator[Figure]:
+        yield Figure("ended.one", 1.0, "µs")
+        raise SystemExit(143)
+
+    def keep(_group: str, run: Run, done: list[Figure], *_: Any, **_how: Any) -> None:
+        kept.append((done[0].name, run.facts))
+
+    monkeypatch.setattr(group, "figures", figures, raising=False)
+    monkeypatch.setitem(sys.modules, group.__name__, group)
+    monkeypatch.setattr(main, "GROUPS", ("ended", "never"))
+    monkeypatch.setattr(main, "save", keep)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["benchmarks"])
+    with pytest.raises(SystemExit, match="143"):
+        main.main()
+    assert kept == [("ended.one", ["The run stopped early: somebody ended it"])]
 
 
 def test_a_child_that_dies_says_why() -> None:

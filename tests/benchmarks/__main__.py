@@ -59,12 +59,14 @@ def _run(group: str, run: Run, *, merge: bool) -> bool:
     start = time.monotonic()
     done: list[Figure] = []
     stopped = ""
+    told_to: SystemExit | None = None
     try:
         for figure in importlib.import_module(f"tests.benchmarks.{group}").figures(run):
             print(json.dumps(figure.to_json(), ensure_ascii=False), flush=True)
             done.append(figure)
-    except ChildError as error:  # what has been measured until then is kept
-        stopped = str(error)
+    except (ChildError, SystemExit) as error:  # what has been measured until then is kept
+        told_to = error if isinstance(error, SystemExit) else None
+        stopped = "somebody ended it" if told_to else str(error)
         run.facts.append(f"The run stopped early: {stopped}")
     seconds = time.monotonic() - start
     if merge or not run.only:
@@ -78,6 +80,8 @@ def _run(group: str, run: Run, *, merge: bool) -> bool:
         f"not measured: {', '.join(unmeasured) or 'none'}",
         file=sys.stderr,
     )
+    if told_to is not None:
+        raise told_to
     return not unmeasured and not stopped
 
 
