@@ -47,11 +47,6 @@ def figures(run: Run) -> Iterator[Figure]:
     for size in FORWARDS:
         if run.wants(f"model.{size}"):
             yield from _whole(run, size, site)
-    # Five minutes more: in the long variant, or when asked for.
-    if run.full or (run.only and run.wants("model.instructions")):
-        from tests.benchmarks.model import counted
-
-        yield from counted.figures(run)
 
 
 def _site(run: Run) -> str | None:
