@@ -307,8 +307,5 @@ ns_entry_begin(Entry *self, Args given, Py_ssize_t n)
 int
 ns_entry_ready(void)
 {
-    for (int i = 0; i < NAMES_END; i++)
-        if (ns_entry_names[i] == NULL && (ns_entry_names[i] = PyUnicode_InternFromString(TEXTS[i])) == NULL)
-            return -1;
-    return ns_open_ready();
+    return ns_intern(ns_entry_names, TEXTS, NAMES_END) == 0 ? ns_open_ready() : -1;
 }

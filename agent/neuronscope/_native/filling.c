@@ -14,10 +14,7 @@ static PyObject *names[NAMES_END];
 int
 ns_filling_ready(void)
 {
-    for (int i = 0; i < NAMES_END; i++)
-        if (names[i] == NULL && (names[i] = PyUnicode_InternFromString(TEXTS[i])) == NULL)
-            return -1;
-    return 0;
+    return ns_intern(names, TEXTS, NAMES_END);
 }
 
 /* All of these: 1, yes; 0, no, and the twin decides; -1 with an exception. */

@@ -91,4 +91,14 @@ ns_takes(const char *name, Py_ssize_t given, Py_ssize_t wanted)
     return 0;
 }
 
+/* Intern those names that are not yet; 0, or -1 with an exception. */
+static inline int
+ns_intern(PyObject **names, const char *const *texts, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (names[i] == NULL && (names[i] = PyUnicode_InternFromString(texts[i])) == NULL)
+            return -1;
+    return 0;
+}
+
 #endif

@@ -18,10 +18,7 @@ static PyObject *names[NAMES_END];
 int
 ns_requests_ready(void)
 {
-    for (int i = 0; i < NAMES_END; i++)
-        if (names[i] == NULL && (names[i] = PyUnicode_InternFromString(TEXTS[i])) == NULL)
-            return -1;
-    return 0;
+    return ns_intern(names, TEXTS, NAMES_END);
 }
 
 /* All of these: 1, done; 0, the twin decides; -1 with an exception. */

@@ -18,10 +18,7 @@ static PyObject *names[NAMES_END];
 int
 ns_spans_ready(void)
 {
-    for (int i = 0; i < NAMES_END; i++)
-        if (names[i] == NULL && (names[i] = PyUnicode_InternFromString(NAMES[i])) == NULL)
-            return -1;
-    return 0;
+    return ns_intern(names, NAMES, NAMES_END);
 }
 
 /* The number that a field holds. */
