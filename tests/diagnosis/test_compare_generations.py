@@ -32,11 +32,9 @@ Change = Callable[[Any], object]
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """One thread: more than one waits for the others of a busy machine at every layer."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    """On one thread, unless a test says so."""
+    with tinymodels.one_thread():
+        yield
 
 
 def written(

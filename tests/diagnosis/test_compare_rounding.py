@@ -21,12 +21,10 @@ CALLS = 24
 @pytest.fixture(autouse=True)
 def observed() -> Iterator[None]:
     """Generations are observed, on one thread unless a test says so."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    ns.instrument("transformers")
-    yield
-    ns.uninstrument("transformers")
-    torch.set_num_threads(before)
+    with tinymodels.one_thread():
+        ns.instrument("transformers")
+        yield
+        ns.uninstrument("transformers")
 
 
 def answered(

@@ -16,7 +16,7 @@ import httpx2
 import openai
 import pytest
 
-from client_cases import until_asked
+from client_cases import DROPPED_GENERATORS, until_asked
 from neuronscope.signals import names
 from neuronscope.testing import InMemoryExporter
 from neuronscope.testing.fake_openai import FakeOpenAI, chat_stream
@@ -25,8 +25,6 @@ from openai_cases import MODES, Mode, agent, captured_logs, observe, sync_client
 pytestmark = pytest.mark.integration
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
-# asyncio may say this of the HTTP library's generators when a stream is dropped, agent or not.
-DROPPED_GENERATORS = "asyncio: an error occurred during closing of asynchronous generator"
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,9 @@ CANARY = "zebra-canary-7731"
 WORDS = "one two three four five"
 # What asyncio may say at any time, agent or not: of the HTTP library's generators when a stream is dropped,
 # and of gRPC's one poller, when it wakes a loop of an earlier test.
+DROPPED_GENERATORS = "asyncio: an error occurred during closing of asynchronous generator"
 LIBRARIES_OWN = (
-    "asyncio: an error occurred during closing of asynchronous generator",
+    DROPPED_GENERATORS,
     "asyncio: Exception in callback PollerCompletionQueue.",
 )
 # Ours; and what differs between two runs anyway.

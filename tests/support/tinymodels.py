@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,17 @@ from transformers import (
 )
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "how", "do", "heat", "pumps", "work", "in", "the", "cold")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of torch's: more than one waits for the others of a busy machine at every layer."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def llama(layers: int = 4, **config: Any) -> Any:
