@@ -2,6 +2,8 @@
  * read here and torch's bindings are asked. */
 #include "tensors.h"
 
+#include <string.h>
+
 enum { AT_TENSOR, AT_KEYS, AT_COUNT, AT_OFFSET, AT_STORAGE, AT_DATA, AT_HELD, PLACES };
 
 static Py_ssize_t places[PLACES];
