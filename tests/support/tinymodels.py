@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "how", "do", "heat", "pumps", "work
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread() -> Generator[None]:
     """One thread of torch's: more than one waits for the others of a busy machine at every layer."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
