@@ -231,6 +231,33 @@ def test_what_nothing_explains_is_unknown() -> None:
     assert result.symptoms[0].explained_by == ()
 
 
+SLOW = {"embeddings": 0.01, "retrieval": 0.005, "chat": 1.6, "first": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("characters", "seconds", "explained"),
+    [
+        (None, SLOW, set[str]()),  # slower, and the prompt as long as it was
+        (3800, SLOW, {"latency", "first_chunk"}),
+        (300, SLOW, set[str]()),  # a shorter prompt makes nothing slower
+        (300, {**SLOW, "chat": 0.1, "first": 0.02}, {"latency", "first_chunk"}),
+    ],
+)
+def test_another_template_explains_times_only_by_its_length(
+    characters: int | None, seconds: dict[str, float], explained: set[str]
+) -> None:
+    """Times that prompts of that length cannot be the reason of stay unexplained by them."""
+    lengths = told("chat", PROMPT_CHARACTERS=characters, INPUT_TOKENS=characters // 4) if characters else {}
+    result = compared(BEFORE, replace(AFTER, pieces=(11, 44, 33), seconds=seconds, attributes=lengths))
+    (cause,) = [item for item in result.causes if item.kind is Kind.PROMPT_CHANGED]
+    times = {"latency", "first_chunk"}
+    assert {symptom.effect.value for symptom in result.symptoms} >= times
+    assert {effect.value for effect in cause.explains} & times == explained
+    for symptom in result.symptoms:
+        if symptom.effect.value in times:
+            assert (cause.kind in symptom.explained_by) is (symptom.effect.value in explained)
+
+
 def test_too_little_is_said_to_be_too_little() -> None:
     """Two requests are no sample."""
     assert compared(replace(BEFORE, n=2), replace(AFTER, n=2)).verdict is Verdict.INSUFFICIENT

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from neuronscope.diagnosis.comparing.result import Cause, Effect, Symptom
+from neuronscope.diagnosis.comparing.result import Cause, Effect, Evidence, Symptom
 from neuronscope.diagnosis.kinds import Kind, Stage
 
 _K, _E = Kind, Effect
@@ -115,6 +115,7 @@ EXPLAINS: Final[Mapping[Kind, tuple[Effect, ...]]] = {
     _K.FIDELITY_CHANGED: (),
 }
 HITS: Final = "hits asked for"  # the evidence of another k
+LENGTH: Final = "characters of a prompt"  # the evidence of longer or shorter ones
 # Told after others that are as sure: they explain much, and so say little.
 _BROAD: Final = frozenset({Stage.ENVIRONMENT, Stage.AGENT, Stage.TRAFFIC})
 _ORDER: Final = {stage: place for place, stage in enumerate(Stage)}
@@ -136,6 +137,7 @@ def rank(
         (consequences if because else causes).append(told)
     causes.sort(key=_likelihood)
     consequences.sort(key=_likelihood)
+    causes = [_without_times(item, symptoms, by_kind) for item in causes]
     explained = tuple(
         replace(
             symptom,
@@ -146,6 +148,26 @@ def rank(
         for symptom in symptoms
     )
     return tuple(causes), tuple(consequences), explained
+
+
+def _without_times(item: Cause, symptoms: Sequence[Symptom], by_kind: Mapping[Kind, Cause]) -> Cause:
+    """Another template, without the times that it cannot be the reason of.
+
+    It takes longer by longer prompts, by longer answers, or by what a cache no longer has; with prompts and
+    answers as long as they were, times that differ are another matter.  Told after the ranking: it changes no
+    order.
+    """
+    if item.kind is not Kind.PROMPT_CHANGED or Kind.CACHE_LOST in by_kind:
+        return item
+    moved = {
+        effect: {_grew(symptom) for symptom in symptoms if symptom.effect is effect} for effect in Effect
+    }
+    prompts = moved[_E.PROMPT_SIZE] | {_up(each) for each in item.evidence if each.what == LENGTH}
+    reasons = {_E.FIRST_CHUNK: prompts, _E.LATENCY: prompts | moved[_E.ANSWERS]}
+    kept = tuple(
+        effect for effect in item.explains if effect not in reasons or moved[effect] & reasons[effect]
+    )
+    return replace(item, explains=kept)
 
 
 def _leads(first: Cause, second: Cause) -> bool:
@@ -165,14 +187,16 @@ def _fewer_alone(item: Cause) -> bool:
     return all(evidence.what == HITS for evidence in item.evidence)
 
 
-def _grew(item: Cause) -> bool:
+def _grew(item: Cause | Symptom) -> bool:
     """Is what was measured first larger than it was?"""
-    before, after = (value if isinstance(value, int | float) else 0.0 for value in _sides(item))
+    return bool(item.evidence) and _up(item.evidence[0])
+
+
+def _up(measured: Evidence) -> bool:
+    before, after = (
+        value if isinstance(value, int | float) else 0.0 for value in (measured.before, measured.after)
+    )
     return after > before
-
-
-def _sides(item: Cause) -> tuple[str | float | None, str | float | None]:
-    return (item.evidence[0].before, item.evidence[0].after) if item.evidence else (None, None)
 
 
 def _likelihood(item: Cause) -> tuple[float, int]:

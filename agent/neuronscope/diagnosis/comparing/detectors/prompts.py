@@ -20,6 +20,7 @@ from neuronscope.diagnosis.comparing.detectors.calling import (
     traces,
     written,
 )
+from neuronscope.diagnosis.comparing.ranking import LENGTH
 from neuronscope.diagnosis.comparing.result import Cause, Evidence
 from neuronscope.diagnosis.kinds import Kind
 
@@ -80,7 +81,7 @@ def prompt_changed(case: Case) -> Iterator[Cause]:
         messages = case.mix("messages of a call", *(map(str, side) for side in both(case, masks, "messages")))
         if not template.changed:
             continue
-        longer = case.shift("characters of a prompt", *numbers(case, masks, "characters"))
+        longer = case.shift(LENGTH, *numbers(case, masks, "characters"))
         yield cause(
             Kind.PROMPT_CHANGED,
             route,
