@@ -48,7 +48,7 @@ SECTIONS: Final = {
 # The commands' own words are their help; what they end with is said here.
 EXIT_CODES: Final = {
     "run": "the program's own; 127 if there is no such program, 2 if a setting cannot be used",
-    "diff": "1 if something of `--fail-on` was found",
+    "diff": "1 if something of `--fail-on` was found; with `--fail-on`, 3 if there was too little to compare",
     "check": "1 if something that was written is not there",
     "ls": "1 if one of them cannot be read",
     "view": "1 if no trace begins as `--trace` says",

@@ -89,6 +89,15 @@ def test_a_gate_passes_where_nothing_changed(recordings: tuple[str, str, str]) -
     assert diff(recordings[0], recordings[2], "--fail-on", "any")[0] == 0
 
 
+def test_a_gate_does_not_pass_on_nothing(recordings: tuple[str, str, str]) -> None:
+    """A candidate that recorded nothing, or a mistyped window: 3, not "passed"; without a gate it is told."""
+    empty = (recordings[0], "--before", "..1700000060", "--after", "2030-01-01..2031-01-01")
+    code, text = diff(*empty, "--fail-on", "any")
+    assert code == 3
+    assert "nothing could be decided: too little to compare (60 and 0 traces)" in text
+    assert diff(*empty)[0] == 0
+
+
 def test_json_is_all_there_is_on_the_output(recordings: tuple[str, str, str]) -> None:
     """For tools."""
     code, text = diff(*recordings[:2], "--format", "json", "--fail-on", "any")

@@ -28,6 +28,7 @@ from neuronscope.diagnosis.stories.words import telling
 from neuronscope.viewer.safe import visible
 
 _FAILED: Final = 1
+_TOO_LITTLE: Final = 3
 _TELLING: Final = 16
 _ANY: Final = "any"
 _STYLES: Final = {
@@ -119,7 +120,8 @@ def diff(
 
     With one recording and two windows of time, its two windows are compared.
 
-    Exit codes: 0 nothing of --fail-on was found; 1 something was; 2 wrong usage.
+    Exit codes: 0 nothing of --fail-on was found; 1 something was; 2 wrong usage; 3 there was too little to
+    compare, and --fail-on could find nothing.
     """
     if len(paths) not in (1, 2):
         raise click.UsageError("give a recording BEFORE and one AFTER, or one and two windows of time")
@@ -139,6 +141,10 @@ def diff(
     if failing:
         click.echo(f"neuronscope: found {', '.join(cause.kind.value for cause in failing)}", err=True)
         raise click.exceptions.Exit(_FAILED)
+    if fail_on and result.verdict is Verdict.INSUFFICIENT:
+        traces = f"{result.before.traces:,} and {result.after.traces:,} traces"
+        click.echo(f"neuronscope: nothing could be decided: too little to compare ({traces})", err=True)
+        raise click.exceptions.Exit(_TOO_LITTLE)
 
 
 # --- the story on a terminal -----------------------------------------------------------------------------
