@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,13 @@ from tests.benchmarks import __main__ as main
 from tests.benchmarks import docs, governor
 from tests.benchmarks.callgrind import read_dumps
 from tests.benchmarks.calls.patches import Patches
-from tests.benchmarks.children import Child, ChildError
+from tests.benchmarks.children import Child, ChildError, child_environment
 from tests.benchmarks.figures import Figure, Run, at_least, at_most, save
+from tests.benchmarks.governor_arms import there_and_back
+from tests.benchmarks.governor_program import SOCKETS, Program, socket_path
 from tests.benchmarks.measure import Switch, compare, spread
-from tests.benchmarks.pairs import LEAST_PAIRS, Excess, excess, turns
+from tests.benchmarks.pairs import LEAST_PAIRS, Excess, agreement, excess, turns
+from tests.benchmarks.venvs import ROOT
 
 
 def test_a_figure_tells_goal_and_best_peer() -> None:
@@ -174,14 +178,55 @@ def test_turns_end_when_it_is_precise_enough_or_the_time_is_over() -> None:
 
 def test_the_agents_figure_is_held_against_the_outside_one() -> None:
     """By how many points it lies beyond the agent's interval; insufficient data count as such."""
-    agrees = governor.agreement
     truth = Excess(12.0, 11.0, 13.0, 9)
-    assert agrees("g", [10.0, 8.0, 12.5, 9.0], truth).value == 0
-    beyond = agrees("g", [5.0, 4.0, 6.0, 5.0], truth)
+    assert agreement("g", [10.0, 8.0, 12.5, 9.0], truth).value == 0
+    beyond = agreement("g", [5.0, 4.0, 6.0, 5.0], truth)
     assert beyond.value == 6
     assert beyond.ok is False
-    assert agrees("g", None, truth).value is None
-    assert "insufficient data" in agrees("g", None, truth).note
+    assert agreement("g", None, truth).value is None
+    assert "insufficient data" in agreement("g", None, truth).note
+
+
+def test_a_turn_goes_there_and_back() -> None:
+    """So that what drifts is in all arms alike."""
+    assert list(there_and_back(("off", "quiet", "on"))) == ["off", "quiet", "on", "on", "quiet", "off"]
+
+
+@pytest.mark.integration
+def test_a_running_program_is_switched(tmp_path: Path) -> None:
+    """It runs as by itself, with its own arguments, and its observation goes off and on again."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import sys\n"
+        "from openai import OpenAI\n"
+        "print(sys.argv[1:], __name__, flush=True)\n"
+        "for _ in sys.stdin:\n"
+        "    print(OpenAI.request, flush=True)\n"
+    )
+    command = [sys.executable, "-m", "tests.benchmarks.governor_program", sys.executable, str(script), "--x"]
+    environment = child_environment(sys.executable, {SOCKETS: str(tmp_path), "OTEL_SERVICE_NAME": "p"})
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "['--x'] __main__\n"
+        with Program(socket_path(tmp_path, "p")) as program:
+            first = program.ask("cpu")
+            seen: list[str] = []
+            for arm in ("on", "off", "quiet", "on"):
+                program.ask("switch", arm=arm)
+                print("what is it now?", file=process.stdin, flush=True)
+                seen.append(process.stdout.readline())
+            on, off, quiet, last = seen
+            assert off not in (on, quiet, last)
+            assert program.ask("cpu") > first > 0
+            assert program.ask("accounts")["captured"] == 0
+            program.ask("start_experiment")
+            assert program.ask("experiment_ended") is False
+            assert program.ask("end_experiment") is None
+        process.stdin.close()
+        assert process.wait(60) == 0
 
 
 def test_what_spans_cost_unseen_is_a_multiple_of_the_accounted() -> None:

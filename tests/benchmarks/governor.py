@@ -1,8 +1,7 @@
 """The governor: what a decision costs, and whether whole processes keep to their budgets.
 
-The truth is an outside comparison: a whole process observed and not observed, block by block, by the CPU time
-that it needs for the same requests; for the demo, processes with and without NeuronScope.  Watched is every
-module, in full: demand far beyond every budget.
+The truth is an outside comparison: whole processes observed and not observed, block by block, by the CPU time
+that they need for the same requests.  Watched is every module, in full: demand far beyond every budget.
 """
 
 from __future__ import annotations
@@ -15,19 +14,20 @@ from typing import Any, Final
 from tests.benchmarks import governor_demo
 from tests.benchmarks.children import Child
 from tests.benchmarks.figures import Figure, Run, at_least, at_most
+from tests.benchmarks.governor_arms import OFF, ON, QUIET
 from tests.benchmarks.governor_child import PATTERNS
 from tests.benchmarks.measure import loop_us
-from tests.benchmarks.pairs import PRECISE, Excess, excess, turns
+from tests.benchmarks.pairs import PRECISE, Excess, agreement, excess, turns
 
 from neuronscope.governor.hidden import AROUND
 
 BUDGETS: Final = ("1", "5", "15")
 # What is compared in each process.  At one per cent next to nothing is captured.
 ARMS: Final[Mapping[str, Sequence[str]]] = {
-    "idle": ("off", "on"),
-    "1": ("off", "on"),
-    "5": ("off", "quiet", "on"),
-    "15": ("off", "quiet", "on"),
+    "idle": (OFF, ON),
+    "1": (OFF, ON),
+    "5": (OFF, QUIET, ON),
+    "15": (OFF, QUIET, ON),
 }
 WARM_S: Final = 2.0
 LIMIT_S: Final = 12.0  # of the turns of one process under one pattern; the whole group has ten minutes
@@ -108,14 +108,14 @@ def overhead(pattern: str, mode: str, child: Child, run: Run) -> Iterator[Figure
     """What observation costs one process under a load; and whether what the agent says of it is so."""
     child.ask("serve", pattern=pattern, seconds=WARM_S)
     arms = ARMS[mode]
-    inside: Any = child.ask("measure", pattern=pattern) if "quiet" in arms else None
+    inside: Any = child.ask("measure", pattern=pattern) if QUIET in arms else None
     before = child.ask("tell")
     cpu: dict[str, list[float]] = {arm: [] for arm in arms}
-    for _ in turns(_most(run), _limit(run), lambda: excess(cpu["on"], cpu["off"]).half < PRECISE):
+    for _ in turns(_most(run), _limit(run), lambda: excess(cpu[ON], cpu[OFF]).half < PRECISE):
         for arm, spent in child.ask("turn", pattern=pattern, arms=arms).items():
             cpu[arm].append(spent)
     told = child.ask("tell")
-    found = excess(cpu["on"], cpu["off"])
+    found = excess(cpu[ON], cpu[OFF])
     captured, skipped, closed = (told[key] - before[key] for key in ("captured", "skipped", "unseen_calls"))
     yield Figure(
         f"governor.overhead.{pattern}.{mode}",
@@ -131,8 +131,8 @@ def overhead(pattern: str, mode: str, child: Child, run: Run) -> Iterator[Figure
     )
     if mode == "idle":
         yield unseen(f"governor.unseen.{pattern}", told["accounted"], found)
-    if "quiet" in arms:
-        yield agreement(f"governor.inside.{pattern}.{mode}", inside, excess(cpu["on"], cpu["quiet"]))
+    if QUIET in arms:
+        yield agreement(f"governor.inside.{pattern}.{mode}", inside, excess(cpu[ON], cpu[QUIET]))
 
 
 def unseen(name: str, accounted: float, truth: Excess) -> Figure:
@@ -143,25 +143,6 @@ def unseen(name: str, accounted: float, truth: Excess) -> Figure:
         "×",
         interval=(truth.low / accounted, truth.high / accounted, truth.pairs),
         note=f"outside cost of spans and looks into calls over the accounted one; taken to be {AROUND:g}",
-    )
-
-
-def agreement(name: str, inside: Sequence[float] | None, truth: Excess) -> Figure:
-    """How far the outside figure of captures lies beyond the interval that the agent itself has published."""
-    outside = f"outside {truth.value:.1f} % (95 %: {truth.low:.1f} to {truth.high:.1f}, {truth.pairs} pairs)"
-    if inside is None:
-        return Figure(name, None, "%", at_most(1.0), note=f"the agent says: insufficient data; {outside}")
-    estimate, low, high, accounted = inside
-    return Figure(
-        name,
-        max(0.0, low - truth.value, truth.value - high),
-        "%",
-        at_most(1.0),
-        note=(
-            f"points by which captures on against captures off, outside, lie beyond the agent's own interval "
-            f"(neuronscope.overhead.measured {estimate:.1f} %, {low:.1f} to {high:.1f}; accounted "
-            f"{accounted:.1f} %); {outside}"
-        ),
     )
 
 

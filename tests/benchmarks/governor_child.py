@@ -1,8 +1,6 @@
 """A service for the governor's benchmark: a 12-layer model under a load pattern, with or without the agent.
 
-``python -m tests.benchmarks.governor_child BUDGET|off|idle``.  It is the same process that is observed and
-not, block by block, through the switch that services have: two processes that do the same differ by some per
-cent for as long as they live, by where things happen to lie in their memory.
+``python -m tests.benchmarks.governor_child BUDGET|off|idle``.
 """
 
 from __future__ import annotations
@@ -13,9 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, cast
 
 from tests.benchmarks.children import serve
+from tests.benchmarks.governor_arms import ON, Arms, there_and_back
 
 LAYERS: Final = 12
 THREADS: Final = 4
@@ -149,20 +149,14 @@ def estimates(rounds: int) -> dict[str, Any]:
 class Service:
     """The loads, and the agent switched between the arms of a comparison.
 
-    Arms: ``off``, everything uninstrumented; ``quiet``, the agent's captures switched off, spans and all else
-    not; ``on``.
-
     Args:
         mode: the budget in per cent; ``idle``: the agent without captures; ``off``: no agent at all.
     """
 
     def __init__(self, mode: str) -> None:
-        self._engine: Any = None
-        self._experiment: Any = None
-        self._arm = "on"
+        self._arms: Arms | None = None
         if mode != "off":
             import neuronscope as ns
-            from neuronscope.engine import ENGINE
 
             idle = mode == "idle"
             ns.Platform(
@@ -170,15 +164,13 @@ class Service:
                 probes=("off",) if idle else PROBES,
                 overhead_block_s=EXPERIMENT_BLOCK_S,
             )
-            ns.instrument("transformers")
-            self._engine = ENGINE
-            self._experiment, self._steward.experiment = self._steward.experiment, None
+            instrument, uninstrument = (
+                partial(do, "transformers") for do in (ns.instrument, ns.uninstrument)
+            )
+            instrument()
+            self._arms = Arms(instrument, uninstrument)
         self._patterns = loads()
         self._calls: dict[str, int] = {}
-
-    @property
-    def _steward(self) -> Any:
-        return self._engine.steward
 
     def serve(self, pattern: str, seconds: float) -> int:
         """Serve for so long; returns how many times the load was run."""
@@ -202,61 +194,33 @@ class Service:
         """
         run, calls = self._patterns[pattern], self._calls[pattern]
         cpu = dict.fromkeys(arms, 0.0)
-        for arm in (*arms, *reversed(arms)):
-            if self._engine is not None:
-                self.switch(arm)
+        for arm in there_and_back(arms):
+            if self._arms is not None:
+                self._arms.switch(arm)
             start = time.process_time_ns()
             for _ in range(calls):
                 run()
-            if arm != "off" and self._engine is not None:
-                self._engine.flush(10)
+            if self._arms is not None:
+                self._arms.flush()
             cpu[arm] += (time.process_time_ns() - start) / 1e3
-        if self._engine is not None:
-            self.switch("on")
+        if self._arms is not None:
+            self._arms.switch(ON)
         return cpu
-
-    def switch(self, arm: str) -> None:
-        """Be one arm from now on."""
-        import neuronscope as ns
-
-        if arm == self._arm:
-            return
-        if arm == "off":
-            ns.uninstrument("transformers")
-        elif self._arm == "off":
-            ns.instrument("transformers")
-        if "quiet" in (arm, self._arm):
-            self._steward.switch(arm == "quiet")
-        self._arm = arm
 
     def measure(self, pattern: str) -> list[float] | None:
         """The agent's own experiment under this load: estimate, interval, accounted figure, in per cent."""
-        steward, run = self._steward, self._patterns[pattern]
-        experiment = steward.experiment = self._experiment
-        steward.measured, experiment.due = None, 0
+        assert self._arms is not None
+        run = self._patterns[pattern]
+        self._arms.start_experiment()
         end = time.monotonic() + EXPERIMENT_S
-        while steward.measured is None and time.monotonic() < end:
+        while not self._arms.experiment_ended and time.monotonic() < end:
             run()
-        experiment.stop()
-        steward.experiment = None
-        found = steward.measured
-        if found is None or found.estimate is None:
-            return None
-        return [100 * value for value in (found.estimate, found.low, found.high, found.accounted)]
+        return self._arms.end_experiment()
 
     def tell(self) -> dict[str, Any]:
         """The accounts."""
-        budget = self._engine.budget
-        return {
-            "accounted": budget.overhead_pct,
-            "factor": self._steward.hidden.factor,
-            "skipped": budget.skipped,
-            "captured": sum(layer.captured for layer in budget.coverage),
-            "least": min((layer.captured for layer in budget.coverage), default=0),
-            "layers": len(budget.coverage),
-            "unseen_calls": budget.unseen_calls,
-            "spent_ms": {name: round(account.spent_ns / 1e6, 1) for name, account in budget.accounts.items()},
-        }
+        assert self._arms is not None
+        return self._arms.accounts()
 
 
 def main() -> None:

@@ -1,9 +1,8 @@
-"""The governor on the demo: both programs of it, bare and under each budget, block by block in turn.
+"""The governor on the demo: both programs of it, observed and not, question by question, under each budget.
 
-What is compared is the CPU time of a question in all processes of a demo: its service (MiniLM, Qdrant, the
-OpenAI client) and its model server (SmolLM2, 30 layers).  Every module is watched, in full, and recorded into
-`.nsz` files: demand far beyond every budget.  A demo is charged all that it does from one of its blocks to
-the next, so that nothing is left out that a worker does later.
+What is compared is the CPU time of a question in both processes of the demo: its service (MiniLM, Qdrant, the
+OpenAI client) and its model server (SmolLM2, 30 layers), each switched between the arms (`governor_arms`).
+Every module is watched, in full, and recorded into `.nsz` files: demand far beyond every budget.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,116 +19,177 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-import psutil
-from tests.benchmarks.figures import Figure, Run, at_most
-from tests.benchmarks.pairs import Excess, excess, turns
+from tests.benchmarks.children import OUR_ROOTS
+from tests.benchmarks.figures import Figure, Goal, Run, at_most
+from tests.benchmarks.governor_arms import OFF, ON, QUIET, there_and_back
+from tests.benchmarks.governor_program import SOCKETS, Program, socket_path
+from tests.benchmarks.pairs import agreement, excess, turns
+from tests.benchmarks.venvs import ROOT
 
-from neuronscope.cli.demo import PREFIX
 from neuronscope.demo.models import prepare_smollm2
-from neuronscope.demo.runner import DemoProcesses, load_questions
+from neuronscope.demo.runner import MODEL_SERVER, RAG_SERVICE, DemoProcesses, load_questions
 
-BARE: Final = "bare"
 BUDGETS: Final = ("1", "5", "15")
-SETTLE_S: Final = 2.0  # until the workers have done what the last block left them
-MOST_ROUNDS: Final = 16
-LOAD_S: Final = 42.0  # how long the rounds of one load go on; the whole group has ten minutes
-PRECISE: Final = 2.0  # points of an interval's half at which no more rounds are needed
+PREFIX: Final = (sys.executable, "-m", "tests.benchmarks.governor_program")
+MOST_TURNS: Final = 400
+LOAD_S: Final = 12.0  # how long the turns of one load and budget go on; the whole group has ten minutes
+PRECISE: Final = 0.5  # points of an interval's half at which no more turns are needed
 SOME: Final = 3  # questions at the same time
+# The agent's own experiment: a question takes some seconds, and a block has to hold three of them.
+EXPERIMENT_BLOCK_S: Final = 8.0
+EXPERIMENT_S: Final = 600.0
+Load: TypeAlias = Callable[[DemoProcesses, int], None]
+INSIDE: Final = {budget: f"governor.demo.inside.{budget}" for budget in ("5", "15")}
+
+
+class Demo:
+    """A running demo, and the benchmark's end of its two programs.
+
+    Args:
+        folder: its working directory.
+        model: what `prepare_smollm2` returned.
+        budget: in per cent.
+    """
+
+    def __init__(self, folder: Path, model: Path, budget: str) -> None:
+        self._stack = ExitStack()
+        self._arm = ON
+        folder.mkdir()
+        self.processes = self._stack.enter_context(
+            DemoProcesses(folder, model, command_prefix=PREFIX, environment=environment(budget, folder))
+        )
+        self.programs = {
+            name: self._stack.enter_context(Program(socket_path(folder, name)))
+            for name in (RAG_SERVICE, MODEL_SERVER)
+        }
+
+    @property
+    def model(self) -> Program:
+        """The model server, which is what captures slow down."""
+        return self.programs[MODEL_SERVER]
+
+    def switch(self, arm: str) -> None:
+        """Be one arm from now on.  What is done once after it is in no block."""
+        before, self._arm = self._arm, arm
+        if arm == before:
+            return
+        for program in self.programs.values():
+            program.ask("switch", arm=arm)
+        if before == OFF:
+            one(self.processes, "Well?")
+
+    def cpu(self, only: str | None) -> float:
+        """CPU time of one program so far, or of both, in µs."""
+        return sum(
+            float(program.ask("cpu")) for name, program in self.programs.items() if only in (None, name)
+        )
+
+    def turns(
+        self, load: Load, arms: tuple[str, str], run: Run, only: str | None = None
+    ) -> dict[str, list[float]]:
+        """The load in both arms, there and back, so often as there is time for.
+
+        Args:
+            load: asks something.
+            arms: that are compared.
+            run: says how long.
+            only: count this program; None: both.
+
+        Returns:
+            CPU time in µs, of each turn, by arm.
+        """
+        cpu: dict[str, list[float]] = {arm: [] for arm in arms}
+        limit = run.seconds or (20 * LOAD_S if run.full else LOAD_S)
+        base, arm = arms
+        for turn in turns(MOST_TURNS, limit, lambda: excess(cpu[arm], cpu[base]).half < PRECISE):
+            for one, spent in self._turn(partial(load, self.processes, turn), arms, only).items():
+                cpu[one].append(spent)
+        self.switch(ON)
+        return cpu
+
+    def _turn(self, load: Callable[[], object], arms: Sequence[str], only: str | None) -> dict[str, float]:
+        cpu = dict.fromkeys(arms, 0.0)
+        for arm in there_and_back(arms):
+            self.switch(arm)
+            start = self.cpu(only)
+            load()
+            cpu[arm] += self.cpu(only) - start
+        return cpu
+
+    def __enter__(self) -> Demo:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
 
 def figures(run: Run) -> Iterator[Figure]:
-    """Overhead of each budget under each load."""
-    wanted = [load for load in LOADS if run.wants(f"governor.demo.{load}")]
-    if not wanted:
-        return
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        model = prepare_smollm2()
-        demos = {
-            mode: stack.enter_context(
-                DemoProcesses(
-                    folder / mode,
-                    model,
-                    command_prefix=() if mode == BARE else PREFIX,
-                    environment=environment(mode, folder),
-                )
-            )
-            for mode in (BARE, *BUDGETS)
-        }
-        for load in wanted:
-            yield from overhead(load, demos, run)
+    """Overhead of each budget under each load; and whether what the agent says of it is so."""
+    for budget in BUDGETS:
+        wanted = {load: name for load in LOADS if run.wants(name := f"governor.demo.{load}.{budget}")}
+        # It takes many minutes: only where it is asked for.
+        inside = INSIDE.get(budget) if run.full or any("demo.inside" in part for part in run.only) else None
+        if not wanted and not inside:
+            continue
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Demo(Path(folder) / budget, prepare_smollm2(), budget) as demo,
+        ):
+            for load, name in wanted.items():
+                yield overhead(name, demo, LOADS[load], at_most(float(budget) + 1), run)
+            if inside:
+                yield told_inside(inside, demo, run)
 
 
-def environment(mode: str, folder: Path) -> dict[str, str]:
+def environment(budget: str, folder: Path) -> dict[str, str]:
     """Settings of both programs; short answers, since these machines write three tokens a second."""
-    rag = {"RAG_MAX_TOKENS": "8"}
-    if mode == BARE:
-        return rag
     return {
-        **rag,
-        "NEURONSCOPE_MAX_OVERHEAD_PCT": mode,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *OUR_ROOTS]),
+        SOCKETS: str(folder),
+        "RAG_MAX_TOKENS": "8",
+        "NEURONSCOPE_MAX_OVERHEAD_PCT": budget,
         "NEURONSCOPE_PROBES": "**:full",
-        "NEURONSCOPE_OVERHEAD_MEASURE": "false",  # it would switch captures off meanwhile
-        "NEURONSCOPE_NSZ": str(folder / f"{mode}.segments"),
+        "NEURONSCOPE_OVERHEAD_BLOCK_S": str(EXPERIMENT_BLOCK_S),
+        "NEURONSCOPE_NSZ": str(folder / "segments"),
         "NEURONSCOPE_NSZ_KEEP_BYTES": str(1 << 30),
         "NEURONSCOPE_PROMETHEUS": "0",
     }
 
 
-def overhead(load: str, demos: dict[str, DemoProcesses], run: Run) -> Iterator[Figure]:
-    """Interleaved blocks of one load; each budget against the bare demo."""
-    readings: dict[str, list[float]] = {mode: [] for mode in demos}
-
-    def found(budget: str) -> Excess:
-        return excess(list(_steps(readings[budget])), list(_steps(readings[BARE])))
-
-    for demo in demos.values():
-        LOADS[load](demo, 0)  # warms up
-    time.sleep(SETTLE_S)
-    most, limit = (4 * MOST_ROUNDS, 8 * LOAD_S) if run.full else (MOST_ROUNDS, LOAD_S)
-    if run.seconds is not None:
-        most, limit = 64 * MOST_ROUNDS, run.seconds
-    enough = partial(_precise, found)
-    for turn in turns(most, limit, enough):
-        for mode in demos if turn % 2 == 0 else reversed(demos):
-            readings[mode].append(cpu_s(demos[mode]))
-            LOADS[load](demos[mode], turn)
-    time.sleep(SETTLE_S)
-    for mode, demo in demos.items():
-        readings[mode].append(cpu_s(demo))
-    for budget in BUDGETS:
-        told = found(budget)
-        yield Figure(
-            f"governor.demo.{load}.{budget}",
-            told.value,
-            "%",
-            at_most(float(budget) + 1),
-            interval=(told.low, told.high, told.pairs),
-            note=(
-                "CPU for the same questions of all the demo's processes, against the same demo without "
-                "NeuronScope; without the agent's own experiment, so that captures are never off"
-            ),
-        )
+def overhead(name: str, demo: Demo, load: Load, goal: Goal, run: Run) -> Figure:
+    """What observation costs the demo under a load."""
+    before = demo.model.ask("accounts")
+    cpu = demo.turns(load, (OFF, ON), run)
+    told = demo.model.ask("accounts")
+    found = excess(cpu[ON], cpu[OFF])
+    captured, closed = (told[key] - before[key] for key in ("captured", "unseen_calls"))
+    return Figure(
+        name,
+        found.value,
+        "%",
+        goal,
+        interval=(found.low, found.high, found.pairs),
+        note=(
+            "CPU of both of the demo's processes for the same questions, observed and not, in turns "
+            f"off-on-on-off; the model server accounts {told['accounted']:.2f} %; {captured} captures of "
+            f"{told['layers']} modules, {closed} calls not looked into"
+        ),
+    )
 
 
-def _steps(readings: Sequence[float]) -> Iterator[float]:
-    return (later - earlier for earlier, later in itertools.pairwise(readings))
-
-
-def _precise(found: Callable[[str], Excess]) -> bool:
-    return all(found(budget).half < PRECISE for budget in BUDGETS)
-
-
-def cpu_s(demo: DemoProcesses) -> float:
-    """CPU time of the demo's programs so far."""
-    total = 0.0
-    for pid in demo.pids.values():
-        for process in psutil.Process(pid).children(recursive=True):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total
+def told_inside(name: str, demo: Demo, run: Run) -> Figure:
+    """Is the model server's captures' cost, measured outside, in the interval that its agent publishes?"""
+    demo.model.ask("start_experiment")
+    end = time.monotonic() + EXPERIMENT_S
+    for turn in itertools.count():
+        if demo.model.ask("experiment_ended") or time.monotonic() > end:
+            break
+        steady(demo.processes, turn)
+    inside = demo.model.ask("end_experiment")
+    cpu = demo.turns(steady, (QUIET, ON), run, only=MODEL_SERVER)
+    return agreement(name, inside, excess(cpu[ON], cpu[QUIET]))
 
 
 # --- loads ---------------------------------------------------------------------------------------
@@ -158,7 +220,7 @@ def bursts(demo: DemoProcesses, turn: int) -> None:
     time.sleep(0.5)
 
 
-LOADS: Final[dict[str, Callable[[DemoProcesses, int], None]]] = {
+LOADS: Final[dict[str, Load]] = {
     "steady": steady,
     "bursts": bursts,
     "long": long,

@@ -13,6 +13,8 @@ from statistics import median
 from time import monotonic
 from typing import Final
 
+from tests.benchmarks.figures import Figure, at_most
+
 from neuronscope.governor import intervals
 
 LEAST_PAIRS: Final = 4
@@ -39,6 +41,25 @@ def excess(arm: Sequence[float], base: Sequence[float]) -> Excess:
     """Ratio of the sums of paired measurements, less one."""
     value, half = intervals.excess(arm, base)
     return Excess(100 * value, 100 * (value - half), 100 * (value + half), len(arm))
+
+
+def agreement(name: str, inside: Sequence[float] | None, truth: Excess) -> Figure:
+    """How far the outside figure of captures lies beyond the interval that the agent itself has published."""
+    outside = f"outside {truth.value:.1f} % (95 %: {truth.low:.1f} to {truth.high:.1f}, {truth.pairs} pairs)"
+    if inside is None:
+        return Figure(name, None, "%", at_most(1.0), note=f"the agent says: insufficient data; {outside}")
+    estimate, low, high, accounted = inside
+    return Figure(
+        name,
+        max(0.0, low - truth.value, truth.value - high),
+        "%",
+        at_most(1.0),
+        note=(
+            f"points by which captures on against captures off, outside, lie beyond the agent's own interval "
+            f"(neuronscope.overhead.measured {estimate:.1f} %, {low:.1f} to {high:.1f}; accounted "
+            f"{accounted:.1f} %); {outside}"
+        ),
+    )
 
 
 def middle(samples: Sequence[float]) -> Excess:
