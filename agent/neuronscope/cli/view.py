@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 from rich.console import Console
@@ -17,8 +18,10 @@ from neuronscope.replacing import replacement
 from neuronscope.viewer.coverage import not_captured
 from neuronscope.viewer.document import document
 from neuronscope.viewer.safe import visible
-from neuronscope.viewer.terminal import print_trace
+from neuronscope.viewer.terminal import print_traces
 from neuronscope.viewer.tree import Trace, traces
+
+MOST: Final = 1_000  # traces: more than a terminal can be scrolled back through
 
 
 def _hexadecimal(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
@@ -40,6 +43,9 @@ def _hexadecimal(_context: click.Context, _parameter: click.Parameter, text: str
     callback=_hexadecimal,
     help="Only the trace whose id begins so (hex).",
 )
+@click.option(
+    "--all", "every", is_flag=True, help=f"Every trace; a terminal is given the newest {MOST:,} otherwise."
+)
 @click.option("--all-layers", is_flag=True, help="Show every layer of a model call.")
 def view(
     path: Path,
@@ -48,6 +54,7 @@ def view(
     follow: bool,
     last: int | None,
     trace_id: str | None,
+    every: bool,
     all_layers: bool,
 ) -> None:
     """Show the traces in a `.nsz` file, or in a directory of them.
@@ -56,6 +63,8 @@ def view(
     """
     if follow and (page is not None or format_ == "json"):
         raise click.UsageError("--follow writes to the terminal, without --html and --format json")
+    if every and last is not None:
+        raise click.UsageError("--all and --last contradict each other")
     if follow:
         from neuronscope.viewer.follow import follow as show_new
 
@@ -63,7 +72,8 @@ def view(
         return
     artifact = load(path)
     if page is None and format_ == "text":
-        if not show(Console(), artifact, last=last, trace_id=trace_id, all_layers=all_layers):
+        most = MOST if sys.stdout.isatty() and not every and last is None else None
+        if not show(Console(), artifact, last=last, most=most, trace_id=trace_id, all_layers=all_layers):
             raise click.exceptions.Exit(1)
         return
     artifact = _part(artifact, last, trace_id)
@@ -111,16 +121,28 @@ def show(
     artifact: Artifact,
     *,
     last: int | None = None,
+    most: int | None = None,
     trace_id: str | None = None,
     all_layers: bool = False,
 ) -> bool:
-    """Print an artifact's traces as trees; False if the one asked for is not there."""
+    """Print an artifact's traces as trees; False if the one asked for is not there.
+
+    Args:
+        last: only so many of the newest were asked for.
+        most: if there are more, only so many of the newest are shown, and a line says so.
+    """
     records = artifact.telemetry
     found = traces(records.spans, records.layer_snapshots, artifact.services, artifact.logs)
     if trace_id is not None:
         found = [trace for trace in found if f"{trace.trace_id:032x}".startswith(trace_id.lower())]
-    for trace in found[-last:] if last else found:
-        print_trace(console, trace, all_layers=all_layers)
+    shown = found[-(last or most or len(found)) :]
+    print_traces(console, shown, all_layers=all_layers)
+    if most is not None and len(shown) < len(found):
+        console.print(
+            f"[yellow]not shown:[/] {len(found) - len(shown):,} earlier traces; "
+            "--all shows them, --trace ID one of them",
+            highlight=False,
+        )
     if not found:
         console.print("no traces" if trace_id is None else f"no trace begins with {escape(trace_id)}")
     for line in map(escape, map(visible, not_captured(artifact))):

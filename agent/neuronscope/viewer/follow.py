@@ -18,7 +18,7 @@ from rich.console import Console
 from neuronscope.exporters import registry
 from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
 from neuronscope.viewer.safe import visible
-from neuronscope.viewer.terminal import print_trace
+from neuronscope.viewer.terminal import print_traces
 from neuronscope.viewer.tree import Trace, traces
 
 POLL_S: Final = 0.25
@@ -112,7 +112,7 @@ def follow(
     def show(ended: Iterable[Trace]) -> None:
         for trace in ended:
             if f"{trace.trace_id:032x}".startswith(wanted):
-                print_trace(console, trace, all_layers=all_layers)
+                print_traces(console, [trace], all_layers=all_layers)
 
     unfinished = Unfinished()
     unfinished.take(tail.poll(), now=-SETTLED_S)

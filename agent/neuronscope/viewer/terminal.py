@@ -9,12 +9,11 @@ from typing import Any, Final, cast
 
 from opentelemetry.trace import SpanKind, StatusCode
 from rich.console import Console
-from rich.text import Text
-from rich.tree import Tree
 
 from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
 from neuronscope.viewer.coverage import layer_words
+from neuronscope.viewer.outline import Outline, Outlines, Piece
 from neuronscope.viewer.safe import number, visible
 from neuronscope.viewer.tree import Node, Trace
 
@@ -22,6 +21,7 @@ MAX_LAYERS: Final = 8
 BAR_WIDTH: Final = 16
 MAX_TEXT: Final = 500
 MAX_DEPTH: Final = 30
+_AT_ONCE: Final = 100  # traces: what rich does once a print costs more than to lay out a short one
 _LEAST_WIDTH: Final = 48  # of a line: bar, time, and something of its name
 _WARN: Final = 13  # OpenTelemetry's severities
 _ERROR: Final = 17
@@ -32,23 +32,25 @@ _KIND_STYLE: Final = {
 }
 
 
-def print_trace(console: Console, trace: Trace, *, all_layers: bool = False) -> None:
-    """Print one trace."""
+def print_traces(console: Console, traces: Sequence[Trace], *, all_layers: bool = False) -> None:
+    """Print traces as trees, in this order."""
+    for first in range(0, len(traces), _AT_ONCE):
+        shown = (_outline(trace, console.width, all_layers) for trace in traces[first : first + _AT_ONCE])
+        console.print(Outlines(shown), crop=False)
+
+
+def _outline(trace: Trace, width: int, all_layers: bool) -> Outline:
     total = max(_ends(trace.roots), default=0) - trace.start_unix_ns
-    title = Text.assemble(
-        ("trace ", "dim"), (f"{trace.trace_id:032x}", "yellow"), (f"  {ms(total / 1e6)}", "bold")
-    )
-    tree = Tree(title, guide_style="dim")
-    shown = _Shown(
-        trace.start_unix_ns, max(total, 1), all_layers, max(2, (console.width - _LEAST_WIDTH) // 4)
-    )
+    title = (("trace ", "dim"), (f"{trace.trace_id:032x}", "yellow"), (f"  {ms(total / 1e6)}", "bold"))
+    tree = Outline(title, wraps=True)
+    shown = _Shown(trace.start_unix_ns, max(total, 1), all_layers, max(2, (width - _LEAST_WIDTH) // 4))
     for root in trace.roots:
         _add(tree, root, shown, "", 0)
     if trace.orphans:
-        tree.add(Text(f"{len(trace.orphans)} layer records without a span", style="dim"))
-    for text in _log_lines(trace.logs):
-        tree.add(text)
-    console.print(tree)
+        tree.add((f"{len(trace.orphans)} layer records without a span", "dim"), wraps=True)
+    for line in _log_lines(trace.logs):
+        tree.add(*line)
+    return tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +68,27 @@ class _Shown:
     levels: int
 
 
-def _add(tree: Tree, node: Node, shown: _Shown, service: str, depth: int) -> None:
+def _add(tree: Outline, node: Node, shown: _Shown, service: str, depth: int) -> None:
     span = node.span
-    line = Text(no_wrap=True, overflow="ellipsis")
+    line: list[Piece] = []
     if depth > shown.levels:  # no room to indent it any more
-        line.append(f"{depth - shown.levels} ↳ ", style="dim")
-    line.append(_bar(span, shown.origin, shown.total), style="dim")
-    line.append(f" {ms(span.duration_ms):>9}  ")
-    line.append(visible(span.name, MAX_TEXT), style=_KIND_STYLE.get(span.kind, "bold"))
+        line.append((f"{depth - shown.levels} ↳ ", "dim"))
+    line.append((_bar(span, shown.origin, shown.total), "dim"))
+    line.append((f" {ms(span.duration_ms):>9}  ", ""))
+    line.append((visible(span.name, MAX_TEXT), _KIND_STYLE.get(span.kind, "bold")))
     if node.service and node.service != service:
-        line.append(f"  [{visible(node.service, MAX_TEXT)}]", style="blue")
+        line.append((f"  [{visible(node.service, MAX_TEXT)}]", "blue"))
     if span.status is StatusCode.ERROR:
         error = visible(str(span.attributes.get(names.ERROR_TYPE, "")), MAX_TEXT)
-        line.append(f"  ERROR {error}", style="bold red")
-    branch = tree.add(line)
+        line.append((f"  ERROR {error}", "bold red"))
+    branch = tree.add(*line)
     for fact in facts(span):
-        branch.add(Text(visible(fact, MAX_TEXT), style="dim", no_wrap=True, overflow="ellipsis"))
-    for text in (*_layer_lines(node.layers, shown.all_layers), *_log_lines(node.logs)):
-        branch.add(text)
+        branch.add((visible(fact, MAX_TEXT), "dim"))
+    for pieces in (*_layer_lines(node.layers, shown.all_layers), *_log_lines(node.logs)):
+        branch.add(*pieces)
     below = branch if depth < shown.levels else tree
     if depth == MAX_DEPTH and node.children:
-        below.add(Text(f"and {sum(1 for _ in _ends(node.children))} spans below", style="dim"))
+        below.add((f"and {sum(1 for _ in _ends(node.children))} spans below", "dim"), wraps=True)
         return
     for child in node.children:
         _add(below, child, shown, node.service or service, depth + 1)
@@ -170,7 +172,7 @@ def _phases(span: SpanRecord) -> Iterator[str]:
         yield f"{rate:.1f} tokens/s"
 
 
-def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[Text]:
+def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[Sequence[Piece]]:
     by_layer: dict[str, list[LayerRecord]] = defaultdict(list)
     for record in records:
         by_layer[record.layer_id].append(record)
@@ -184,30 +186,34 @@ def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[T
         count = len(summaries)
         bad = sum(s.nan_count + s.inf_count for s in summaries)
         full = sum(record.tensor is not None for record in taken)
-        yield Text.assemble(
+        line: list[Piece] = [
             (f"{visible(layer, MAX_TEXT):<{width}}", "magenta"),
-            f" mean {sum(s.mean for s in summaries) / count:+.3f}"
-            f" std {sum(s.std for s in summaries) / count:.3f}"
-            f" max {max(s.abs_max for s in summaries):.4g}",
-            (f" ×{count}", "dim") if count > 1 else "",
-            (f" {full} full", "dim") if full else "",
-            (f" {bad} NON-FINITE", "bold red") if bad else "",
-            no_wrap=True,
-            overflow="ellipsis",
-        )
+            (
+                f" mean {sum(s.mean for s in summaries) / count:+.3f}"
+                f" std {sum(s.std for s in summaries) / count:.3f}"
+                f" max {max(s.abs_max for s in summaries):.4g}",
+                "",
+            ),
+        ]
+        if count > 1:
+            line.append((f" ×{count}", "dim"))
+        if full:
+            line.append((f" {full} full", "dim"))
+        if bad:
+            line.append((f" {bad} NON-FINITE", "bold red"))
+        yield line
     if hidden:
-        yield Text(f"and {hidden} more layers (--all-layers shows them)", style="dim")
+        yield [(f"and {hidden} more layers (--all-layers shows them)", "dim")]
 
 
-def _log_lines(logs: Sequence[LogRecord]) -> Iterator[Text]:
+def _log_lines(logs: Sequence[LogRecord]) -> Iterator[Sequence[Piece]]:
     """What was logged; events without a message repeat their span."""
     told = sorted((log for log in logs if log.body is not None), key=lambda log: log.time_unix_ns)
     for log in told[:MAX_LAYERS]:
         style = "red" if log.severity >= _ERROR else ("yellow" if log.severity >= _WARN else "dim")
-        words = visible(f"{log.severity_text} {log.body}".strip(), MAX_TEXT)
-        yield Text(words, style=style, no_wrap=True, overflow="ellipsis")
+        yield [(visible(f"{log.severity_text} {log.body}".strip(), MAX_TEXT), style)]
     if len(told) > MAX_LAYERS:
-        yield Text(f"and {len(told) - MAX_LAYERS} more log records", style="dim")
+        yield [(f"and {len(told) - MAX_LAYERS} more log records", "dim")]
 
 
 def _bar(span: SpanRecord, origin: int, total: int) -> str:
