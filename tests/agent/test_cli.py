@@ -38,6 +38,9 @@ def neuronscope(*arguments: str, **environment: str) -> subprocess.CompletedProc
         (["run", "--max-overhead-pct", "lots", "python"], 2, "NEURONSCOPE_MAX_OVERHEAD_PCT"),
         (["run", "--prometheus", "here", "python"], 2, "NEURONSCOPE_PROMETHEUS"),
         (["run", "--nsz", "/dev/null/x", "python"], 2, "/dev/null/x"),
+        (["run", "--otlp-endpoint", "collector", "python"], 2, "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        (["export", "."], 2, "perfetto, parquet"),
+        (["view", ".", "--trace", "xyz"], 2, "no beginning of a hexadecimal id. Try"),
         (["view", "no-such-file.nsz"], 2, "no-such-file.nsz"),
         (["demo", "--questions", "0"], 2, "0"),
         (["demo", "--out", "/"], 2, "directory"),
@@ -52,6 +55,15 @@ def test_a_mistake_is_one_clear_line(arguments: list[str], code: int, words: str
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("group", [(), ("baseline",), ("dashboards",)])
+def test_a_group_alone_shows_its_commands(group: tuple[str, ...]) -> None:
+    """Help as --help has it, on stderr; nothing was done."""
+    done = neuronscope(*group)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: ")
+    assert "Commands:" in done.stderr
 
 
 def test_a_port_in_use_is_found_before_the_program_starts() -> None:

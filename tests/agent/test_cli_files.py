@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import sys
 from pathlib import Path
@@ -135,6 +137,36 @@ def test_json_has_only_the_traces_asked_for(
         code, out, _ = neuronscope(monkeypatch, capsys, "view", "two.nsz", "--format", "json", *chosen)
         assert code == 0
         assert ("call 1" in out, "call 2" in out) == (chosen[0] == "--trace", chosen[0] == "--last")
+
+
+@pytest.mark.parametrize("arguments", [["view"], ["view", "--format", "json"]])
+def test_every_character_has_a_place_in_every_encoding(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """An output without such characters has others for them in text; JSON is UTF-8, and is whole."""
+    nsz.write("far.nsz", [SpanRecord(7, 1, "Zürich → 北京", SpanKind.CLIENT, 10, 20, {})], [], {})
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii", write_through=True))
+    monkeypatch.setattr(sys, "argv", ["neuronscope", *arguments, "far.nsz"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    if "json" in arguments:
+        assert json.loads(written.getvalue())["spans"][0]["name"] == "Zürich → 北京"
+    else:
+        assert b"Z?rich ? ??" in written.getvalue()
+
+
+@pytest.mark.parametrize("arguments", [["view"], ["view", "--format", "json"], ["ls"], ["check"]])
+def test_a_closed_output_is_no_fault(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    """Whoever starts a process may close it; Python then has None there."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "argv", ["neuronscope", *arguments, "good.nsz"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert sys.stdout is not None
+    sys.stdout.close()
 
 
 def test_ls_passes_over_spans_whose_times_make_no_sense(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -196,6 +197,18 @@ def test_edits_and_probes_share_a_module(net: Blocks) -> None:
     assert record.summary.max == 7
     assert torch.equal(net(X), torch.full((2, 8), 7.0))
     edit.remove()
+    assert not left_on(net)
+
+
+def test_an_edit_is_in_force_at_once_where_a_trace_is(net: Blocks) -> None:
+    """A site that has been asked for before it came gives what it makes of the output."""
+    model = ns.Model.wrap(net)
+    with model.trace(X) as t:
+        head = t.head
+        head.edit(partial(torch.add, other=1))
+        model.edits.add("seven", "head", lambda out: out * 0 + 7)
+        assert torch.equal(head.output, torch.full((2, 8), 8.0))
+    model.edits.clear()
     assert not left_on(net)
 
 

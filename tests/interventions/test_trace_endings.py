@@ -295,6 +295,32 @@ def test_copies_made_during_a_trace_are_plain_models_of_their_own() -> None:
     assert list(state) == list(net.state_dict())
 
 
+class Copied(nn.Linear):
+    """Says itself how it is copied, by its instance dictionary."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Copied:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(vars(self), memo))
+        return copied
+
+
+def test_a_module_that_says_how_it_is_copied_is_copied_as_if_nobody_were_there() -> None:
+    """The copy has none of the slot, so it computes with weights of its own."""
+    net = nn.Sequential(Copied(8, 8))
+    with ns.Model.wrap(net).trace(X) as t:
+        _ = t[0].input
+        twin = copy.deepcopy(net)
+        assert not left_on(twin)
+    assert torch.equal(twin(X), t.result)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    assert not twin(X).any()
+    assert torch.equal(net(X), t.result)
+    assert not left_on(net)
+
+
 def test_the_user_s_own_hooks_stay() -> None:
     """Before, during and after."""
     net, ran = blocks(), list[int]()

@@ -261,6 +261,28 @@ def test_a_replaced_module_is_found_by_its_path_again(net: Blocks) -> None:
         assert torch.equal(t.h[0].lin.output, net.h[0].lin(X))
 
 
+def test_what_is_none_is_no_module() -> None:
+    """An optional part that a model lacks is not found, whoever asks."""
+
+    class Halved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(8, 8)
+            self.register_module("down", None)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.up(x)  # type: ignore[no-any-return]
+
+    model = ns.Model.wrap(Halved())
+    for path in ("down", "down.lin"):
+        with pytest.raises(ns.LayerNotFoundError, match="up"), model.trace(X) as t:
+            _ = t[path].output
+        with pytest.raises(ns.LayerNotFoundError, match="up"):
+            model.alias("below", path)
+        with pytest.raises(ns.LayerNotFoundError, match="up"):
+            model.edits.add("half", path, ns.interventions.Scale(0.5))
+
+
 def test_inside_transforms_the_model_is_not_stopped(net: Blocks) -> None:
     """vmap in the model, and vmap in the body."""
 
@@ -326,10 +348,14 @@ def test_edits_in_a_checkpointed_region_are_refused(reentrant: bool, net: Blocks
     with pytest.raises(CheckpointedError), model.trace(x) as t:
         t.inner.h[0].lin.output.detach().zero_()
         _ = t.inner.head.output
+    for change in (lambda out: out * 0, lambda out: (out.detach().zero_(), out)[1]):
+        with pytest.raises(CheckpointedError, match=r"inner\.h\.0\.lin"), model.trace(x) as t:
+            t.edit("inner.h.0.lin", change)
     with torch.no_grad(), model.trace(x) as t:
         t.inner.head.output = t.inner.head.output * 0
     assert not t.result.any()
     with model.trace(x) as t:
+        t.edit("inner.h.0.lin", lambda out: out)  # looks, and changes nothing
         assert t.inner.head.output.shape == (2, 8)
         t.root.output = t.root.output * 2
     t.result.sum().backward()

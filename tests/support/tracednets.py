@@ -55,7 +55,8 @@ def blocks(depth: int = 3, seed: int = 0) -> Blocks:
 
 def left_on(model: nn.Module) -> list[str]:
     """What interventions have left in the modules' instance dictionaries."""
-    ours = (CALL, COMPILED_CALL, "compile", "__getstate__", "_replicate_for_data_parallel", "forward")
+    copying = ("__getstate__", "__reduce__", "__deepcopy__", "_replicate_for_data_parallel")
+    ours = (CALL, COMPILED_CALL, "compile", *copying, "forward")
     anything: Any = model
     modules: list[tuple[str, nn.Module]] = list(anything.named_modules())
     return [f"{path}:{name}" for path, module in modules for name in ours if name in vars(module)]

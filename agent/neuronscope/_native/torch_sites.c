@@ -112,7 +112,7 @@ assign(NsSite *self, PyObject *method, PyObject *old, PyObject *value)
     return set == NULL ? -1 : 0;
 }
 
-/* Whether a tensor can stand for another one without a closer look. */
+/* Whether a tensor can stand for another one without a closer look; nested ones, which have no shape, cannot. */
 static int
 fits(PyObject *old, PyObject *value)
 {
@@ -126,6 +126,10 @@ fits(PyObject *old, PyObject *value)
                                                : PyObject_RichCompareBool(before, after, Py_EQ);
         Py_XDECREF(before);
         Py_XDECREF(after);
+    }
+    if (same < 0 && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        PyErr_Clear();
+        same = 0;
     }
     return same;
 }

@@ -6,11 +6,13 @@ program; `run` ends with the program's own.
 
 from __future__ import annotations
 
+import re
 import sys
 
 import click
 
 from neuronscope._version import __version__
+from neuronscope.cli.printing import prepare
 from neuronscope.exceptions import ConfigError, NeuronscopeError
 
 _COMMANDS = {
@@ -55,10 +57,14 @@ def cli() -> None:
 
 def main() -> None:
     """The console script: clear one-line errors, and exit codes that mean something."""
+    prepare()
     try:
         # Outside of its standalone mode click returns the code of an `Exit` instead of raising it.
         code = cli(standalone_mode=False)
     except click.UsageError as error:
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            click.echo(error.format_message(), err=True)  # a group alone: its help, not a mistake in a line
+            sys.exit(2)
         _fail(error.format_message(), 2, error.ctx)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
@@ -77,6 +83,9 @@ def main() -> None:
 
 
 def _fail(message: str, code: int, ctx: click.Context | None = None) -> None:
+    message = re.sub(r"\s*\n\s*", " ", message.strip())
     hint = f" Try `{ctx.command_path} --help`." if ctx is not None else ""
+    if hint and not message.endswith((".", "?", "!")):
+        message += "."
     click.echo(f"neuronscope: {message}{hint}", err=True)
     sys.exit(code)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronscope.artifact import load
+from neuronscope.cli.printing import print_json
 from neuronscope.diagnosis.baseline import Baseline
 from neuronscope.diagnosis.drift import MIN_REFERENCE
 from neuronscope.diagnosis.samples import Queries
@@ -72,8 +71,7 @@ def show(path: Path, format_: str) -> None:
 
 def _tell(made: Baseline, path: Path, format_: str) -> None:
     if format_ == "json":
-        json.dump(_document(made, path), sys.stdout, ensure_ascii=False, indent=1)
-        sys.stdout.write("\n")
+        print_json(_document(made, path), indent=1)
         return
     console = Console()
     if not console.is_terminal:

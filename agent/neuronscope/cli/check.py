@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from rich.console import Console
 
 from neuronscope.cli.bar import bar
 from neuronscope.cli.paths import RECORDINGS, found_in
+from neuronscope.cli.printing import print_json
 from neuronscope.exceptions import NszError
 from neuronscope.exporters import registry
 
@@ -30,8 +29,7 @@ def check(paths: tuple[Path, ...], mend: bool, format_: str) -> None:
     console = Console()
     results = [_check(path, mend) for item in paths for path in found_in(item)]
     if format_ == "json":
-        json.dump(results, sys.stdout, ensure_ascii=False, indent=1)
-        sys.stdout.write("\n")
+        print_json(results, indent=1)
     else:
         for result in results:
             _print(console, result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import sys
@@ -19,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from neuronscope.artifact import Artifact, load
+from neuronscope.cli.printing import print_json
 from neuronscope.cli.progress import Lines
 from neuronscope.cli.view import show
 from neuronscope.demo.models import check_libraries, default_cache_dir, prepare_minilm, prepare_smollm2
@@ -182,8 +182,7 @@ def _print_json(
         "recording": str(target),
         **document(artifact, layers=False),
     }
-    json.dump(result, sys.stdout, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")
+    print_json(result)
 
 
 @contextmanager

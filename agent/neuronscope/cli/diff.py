@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronscope.cli.bar import bar
+from neuronscope.cli.printing import print_json_text
 from neuronscope.cli.times import unix_ns
 from neuronscope.diagnosis.comparing.face import compare
 from neuronscope.diagnosis.comparing.reading import Window
@@ -134,7 +134,7 @@ def diff(
                 getattr(import_module("neuronscope.diagnosis.stories"), maker)(result), encoding="utf-8"
             )
     if format_ == "json":
-        sys.stdout.write(result.to_json() + "\n")
+        print_json_text(result.to_json())
     else:
         show(Console(), result)
     failing = [cause for cause in result.causes if any(rule.matches(cause) for rule in fail_on)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronscope.cli.paths import RECORDINGS, found_in
+from neuronscope.cli.printing import print_json
 from neuronscope.exceptions import NszError
 from neuronscope.exporters import registry
 from neuronscope.viewer.safe import visible
@@ -34,8 +33,7 @@ def list_recordings(paths: tuple[Path, ...], each: bool, format_: str) -> None:
     rows = [row for path in paths for row in _rows(path, each)]
     if format_ == "json":
         for row in rows:
-            json.dump(row, sys.stdout, ensure_ascii=False)
-            sys.stdout.write("\n")
+            print_json(row)
     elif rows:
         _print(rows)
     if any("error" in row and "file" in row for row in rows):

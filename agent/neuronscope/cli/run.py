@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from neuronscope.exceptions import ConfigError, MissingDependencyError
+from neuronscope.exporters import registry
 from neuronscope.settings import Settings
 
 SITE: Final = Path(__file__).resolve().parent.parent / "_site"
@@ -56,11 +57,14 @@ def check(settings: Settings) -> None:
     """Find out now what would go wrong later.
 
     Raises:
-        ConfigError: the port is taken, or the directory cannot be written.
+        ConfigError: the port is taken, the directory cannot be written, or a collector's address is none.
         MissingDependencyError: what a setting asks for needs a package that is not installed.
     """
     if settings.otlp_protocol == "grpc" and importlib.util.find_spec("grpc") is None:
         raise MissingDependencyError("OTLP over gRPC", "grpcio", "grpc")
+    own = (settings.otlp_traces_endpoint, settings.otlp_metrics_endpoint, settings.otlp_logs_endpoint)
+    if settings.otlp_endpoint or any(own):
+        registry.resolve("neuronscope_exporters.otlp.endpoints:check", "neuronscope")(settings)
     if settings.prometheus:
         host, _, port = settings.prometheus.rpartition(":")
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:

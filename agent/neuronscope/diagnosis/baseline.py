@@ -12,10 +12,8 @@ query vectors, the embedder's vectors of our own probe texts, document ids that 
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -30,6 +28,7 @@ from neuronscope.diagnosis.canaries import CanaryRun
 from neuronscope.diagnosis.embedders import Fingerprint
 from neuronscope.diagnosis.samples import Collector, Queries, Series, samples, thinned
 from neuronscope.exceptions import BaselineError
+from neuronscope.replacing import replacement
 from neuronscope.signals.records import SpanRecord
 from neuronscope.signals.scores import scale_of
 
@@ -114,18 +113,9 @@ class Baseline:
             list(self.embedders.values()),
             list(self.canaries.values()),
         )
-        target = Path(path)
-        with tempfile.NamedTemporaryFile(
-            dir=target.absolute().parent, prefix=".baseline-", delete=False
-        ) as file:
-            try:
-                file.write(msgspec.json.encode(document))
-                file.close()
-                Path(file.name).replace(target)
-            except OSError:
-                with suppress(OSError):
-                    Path(file.name).unlink()
-                raise
+        with replacement(path) as new:
+            new.touch(0o600)  # for nobody else, as recordings are
+            new.write_bytes(msgspec.json.encode(document))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Baseline:

@@ -109,6 +109,16 @@ def find(signal: Signal, settings: Settings) -> Endpoint | None:
         ) from None
 
 
+def check(settings: Settings) -> None:
+    """Find out whether what is set can be collectors' addresses; nothing is connected.
+
+    Raises:
+        ConfigError: one of them cannot.
+    """
+    for signal in (TRACES, METRICS, LOGS):
+        find(signal, settings)
+
+
 def protocol(signal: Signal, settings: Settings) -> OtlpProtocol:
     """How the signal's collector is spoken to."""
     own: OtlpProtocol | Literal[""] = signal.own(settings, "protocol")

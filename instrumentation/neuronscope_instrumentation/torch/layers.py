@@ -38,8 +38,10 @@ def find_layer(model: nn.Module, path: str) -> nn.Module:
     try:
         for part in path.split(".") if path else ():  # `_line`, of which this needs the end only
             module = module._modules[part]
-    except KeyError:
+    except (KeyError, AttributeError):  # there is none, or None in the place of what holds it
         raise _not_found(model, path) from None
+    if module is None:
+        raise _not_found(model, path)
     if not _computes(module):
         raise LayerNotFoundError(
             f"{path!r} is a {type(module).__name__}: it holds layers and never runs itself. "

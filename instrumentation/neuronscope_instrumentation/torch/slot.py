@@ -6,7 +6,8 @@ Coming and going (`slots`) costs about 3 µs; a module that nobody watches is ex
 
 A copied instance dictionary would carry the slot to another module, which would then compute with the
 *original's* weights.  So companions go with it: ``__getstate__`` and ``__reduce__``, through which `copy`,
-`deepcopy`, pickle and `torch.save` see the plain module, ``_replicate_for_data_parallel`` and ``compile``.
+`deepcopy`, pickle and `torch.save` see the plain module, the class's own ``__deepcopy__`` if it has one,
+``_replicate_for_data_parallel`` and ``compile``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from neuronscope_instrumentation.torch.internals import CALL, COMPILED_CALL, cla
 from neuronscope_instrumentation.torch.telling import Observer, Tap, call_tapped, tell
 
 # Methods, looked up on the instance, that copy its dictionary or keep its `_call_impl`.
-_STEP_ASIDE_FOR: Final = ("__getstate__", "__reduce__", "_replicate_for_data_parallel", "compile")
+_STEP_ASIDE_FOR: Final = (
+    "__getstate__", "__reduce__", "__deepcopy__", "_replicate_for_data_parallel", "compile",
+)  # fmt: skip
 
 LOCK: Final = new_lock()  # re-entrant: the garbage collector may run an undo inside an install
 
@@ -69,6 +72,10 @@ class Visitor(Protocol):
 
     def visit(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module, or do without; from other greenlets, the slot."""
+        ...
+
+    def see_edits(self) -> None:
+        """Apply the slot's `edits` to the outputs of the calls that it makes."""
         ...
 
 

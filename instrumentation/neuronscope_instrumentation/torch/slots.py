@@ -48,6 +48,8 @@ def edit(module: nn.Module, change: Callable[[Any], Any]) -> Callable[[], None]:
     with LOCK:
         slot = _joined(module)
         slot.edits += (change,)
+        for visitor in slot.visitors.values():
+            visitor.see_edits()
 
     def undo() -> None:
         with LOCK:

@@ -53,8 +53,11 @@ class Cache(Mapping[str, list[Entry]]):
         self._take = take = _Take(self._kept, inputs=inputs, clone=clone, device=device)
         for pattern in patterns:
             for site in sites(pattern):
-                self._kept[site.path] = []
-                site.observers = (*site.observers, take)
+                if site.path not in self._kept:
+                    self._kept[site.path] = []
+                    site.observers = (*site.observers, take)
+                if "*" not in pattern:  # an alias, or another path of a module with several
+                    self._kept[pattern] = self._kept[site.path]
 
     def __getitem__(self, path: str) -> list[Entry]:
         kept = self._kept[path]

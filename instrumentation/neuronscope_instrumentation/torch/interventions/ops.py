@@ -15,6 +15,7 @@ from neuronscope_instrumentation.torch.internals import pop_mode, push_mode, wit
 from neuronscope_instrumentation.torch.interventions.sites import ENDED, Site
 from neuronscope_instrumentation.torch.interventions.turning import OpCallsTurns, OpsTurns, op_name
 from neuronscope_instrumentation.torch.interventions.unreached import user_line
+from neuronscope_instrumentation.torch.interventions.values import shape_of
 from neuronscope_instrumentation.torch.outputs import tensor_leaves
 
 
@@ -184,7 +185,7 @@ def shapes(value: object) -> str:
 
 def _shape(tensor: torch.Tensor) -> str:
     with without_function_modes():
-        return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        return f"{str(tensor.dtype).removeprefix('torch.')}{list(shape_of(tensor))}"
 
 
 if (_bind := find("bind_ops")) is not None:

@@ -13,7 +13,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -188,7 +188,7 @@ class Run(RunTurns):
         else:
             threadstate.change(now, then, self._inference_side)
         if not to_model and not ending and self.in_grad_mode and self.in_checkpoint():
-            self._versions = [(leaf, _version(leaf)) for leaf in tensor_leaves(self.value)]
+            self._versions = _versions(self.value)
 
     def _may_suspend(self) -> None:
         if in_transform():
@@ -349,8 +349,18 @@ class Run(RunTurns):
     def _refuse_changed_in_checkpoint(self) -> None:
         versions, self._versions = self._versions, None
         site = self.at_out or self.at_in
-        if any(_version(leaf) != version for leaf, version in versions or ()):
+        if _changed(versions or ()):
             raise _checkpointed(site.path if site is not None else "")
+
+    def edited(self, path: str, function: Callable[[Any], Any], output: Any) -> Any:
+        """What a function makes of an output; one that changes it is refused there as a write is."""
+        if not (self.in_grad_mode and self.apart() and self.in_checkpoint()):
+            return function(output)
+        versions = _versions(output)
+        new = function(output)
+        if new is not output or _changed(versions):
+            raise _checkpointed(path)
+        return new
 
 
 def _checkpointed(path: str) -> InterventionError:
@@ -363,6 +373,15 @@ def _checkpointed(path: str) -> InterventionError:
 
 def _version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
+
+
+def _versions(value: object) -> list[tuple[torch.Tensor, int]]:
+    return [(leaf, _version(leaf)) for leaf in tensor_leaves(value)]
+
+
+def _changed(versions: Iterable[tuple[torch.Tensor, int]]) -> bool:
+    """Has any of these tensors been changed in place?"""
+    return any(_version(leaf) != version for leaf, version in versions)
 
 
 def _gone() -> Any:

@@ -89,6 +89,8 @@ class Site(SiteTurns):
         if (
             type(value) is not _TENSOR
             or type(old) is not _TENSOR
+            or value.is_nested
+            or old.is_nested
             or value.shape != old.shape
             or value.dtype is not old.dtype
             or value.device != old.device
@@ -269,6 +271,11 @@ class Site(SiteTurns):
         """Let an observer see the module's outputs in this run."""
         self.observers += (observer,)
 
+    def see_edits(self) -> None:
+        """The module has lasting edits: they come before all else."""
+        if not any(isinstance(observer, _Edits) for observer in self.observers):
+            self.observers = (_Edits(self.slot), *self.observers)
+
 
 def prepare_slots() -> None:
     """Before a trace; cheap, and to be repeated."""
@@ -284,4 +291,18 @@ class _Edit:
         self._function = function
 
     def output(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        return self._function(output)
+        return site.run.edited(site.path, self._function, output)
+
+
+class _Edits:
+    """The lasting edits of a module, for the calls of a trace."""
+
+    __slots__ = ("_slot",)
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+
+    def output(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        for edit in self._slot.edits:
+            output = edit(output)
+        return output

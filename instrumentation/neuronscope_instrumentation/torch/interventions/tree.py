@@ -52,7 +52,7 @@ class Tree:
         self.views: dict[str, list[View]] = {}
         self.site_class: type[Site] = Site
         self._runs: list[Run] = []
-        self._matched: dict[str, tuple[int, list[str]]] = {}
+        self._matched: dict[str, tuple[list[str], list[str]]] = {}
         self._places: dict[str, _Place] = {"": ({"": model}, "", model, Slot(model).prepare(model))}
 
     def site(self, run: Run, path: str) -> Site:
@@ -91,7 +91,7 @@ class Tree:
             site.here = True
             run.present.append(site)
             if site.slot.edits:
-                site.observe(_Edits(site.slot))
+                site.see_edits()
         return site
 
     def come_again(self, run: Run, site: Site) -> Site:
@@ -104,7 +104,7 @@ class Tree:
         site.here = True
         run.present.append(site)
         if site.slot.edits:
-            site.observe(_Edits(site.slot))
+            site.see_edits()
         return site
 
     def take_run(self) -> Run:
@@ -141,17 +141,17 @@ class Tree:
             module = self.attached[parts.pop(0)]
         for part in parts:
             children = module._modules
-            if part not in children:
+            if part not in children or children[part] is None:
                 return None
             module = children[part]
         return cast(nn.Module, module)
 
     def match(self, pattern: str) -> list[str]:
         """Paths that a path or pattern stands for, in the model's order."""
-        size = _size(self.model)
+        names = _names(self.model)
         found = self._matched.get(pattern)
-        if found is None or found[0] != size:  # a module that took another's place is found by its site
-            found = self._matched[pattern] = size, layers.match_layers(self.model, self.resolve(pattern))
+        if found is None or found[0] != names:  # a module that took another's place is found by its site
+            found = self._matched[pattern] = names, layers.match_layers(self.model, self.resolve(pattern))
         return found[1]
 
     @staticmethod
@@ -309,25 +309,17 @@ def _has(view: View, path: str, module: nn.Module) -> bool:
     return isinstance(module, view.of)
 
 
-def _size(model: nn.Module) -> int:
-    """How many modules a model has, each counted where it is."""
-    found, waiting = 0, [model]
+def _names(model: nn.Module) -> list[str]:
+    """Names, level for level: as long as these are the same, so are the paths of the model's modules."""
+    found: list[str] = []
+    waiting: list[nn.Module | None] = [model]
     while waiting:
-        children: Any = vars(waiting.pop())["_modules"]
-        found += len(children)
-        waiting.extend([child for child in children.values() if child is not None])
+        module = waiting.pop()
+        if module is None:
+            found.append("/")  # no module's name
+        else:
+            children: Any = vars(module)["_modules"]
+            found += children
+            found.append("")
+            waiting += children.values()
     return found
-
-
-class _Edits:
-    """The lasting edits of a module, for the calls of a trace."""
-
-    __slots__ = ("_slot",)
-
-    def __init__(self, slot: Slot) -> None:
-        self._slot = slot
-
-    def output(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        for edit in self._slot.edits:
-            output = edit(output)
-        return output

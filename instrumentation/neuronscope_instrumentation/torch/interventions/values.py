@@ -98,10 +98,20 @@ def with_input(
     return args, {**kwargs, name: value}
 
 
+def shape_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """A tensor's shape; of a nested one, which has none, those of its parts."""
+    if tensor.is_nested and tensor.layout is torch.strided:
+        return tuple([tuple(part.shape) for part in tensor.unbind()])
+    return tuple(tensor.shape)
+
+
 def _tensor_mismatch(old: torch.Tensor, new: object, where: str) -> str | None:
     if not isinstance(new, torch.Tensor):
         return f"{where} is a tensor of shape {tuple(old.shape)}, not a {_kind(new)}."
-    if new.shape != old.shape:
+    if old.is_nested or new.is_nested:
+        if shape_of(new) != shape_of(old):
+            return f"{where} has shape {shape_of(old)}, not {shape_of(new)}."
+    elif new.shape != old.shape:
         hint = " Use expand_as to repeat it." if new.dim() == old.dim() and 1 in new.shape else ""
         return f"{where} has shape {tuple(old.shape)}, not {tuple(new.shape)}.{hint}"
     if new.dtype is not old.dtype:

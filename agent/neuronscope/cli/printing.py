@@ -1,0 +1,35 @@
+"""What commands print, whatever the output can show."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+
+def prepare() -> None:
+    """Let no command end by an output that is closed, or that cannot show every character: it gets a `?`."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # the process was started with it closed
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - it stays
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
+
+
+def print_json(value: Any, *, indent: int | None = None) -> None:
+    """One JSON text and a line's end, in UTF-8 whatever the terminal's encoding: nothing in it is replaced.
+
+    Raises:
+        ValueError: a number that JSON does not have.
+    """
+    print_json_text(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent))
+
+
+def print_json_text(text: str) -> None:
+    """What is JSON already."""
+    click.echo(text.encode("utf-8", "backslashreplace"))  # half a character is \udXXX, in JSON too
