@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.markup import escape
 
 from neuronscope.artifact import Artifact, load
 from neuronscope.cli.paths import RECORDING
+from neuronscope.cli.printing import print_json
 from neuronscope.replacing import replacement
 from neuronscope.viewer.coverage import not_captured
 from neuronscope.viewer.document import document
@@ -80,8 +80,7 @@ def view(
     if page is not None:
         click.echo(write_page(artifact, page))
         return
-    json.dump(document(artifact), sys.stdout, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")
+    print_json(document(artifact))
 
 
 def _part(artifact: Artifact, last: int | None, trace_id: str | None) -> Artifact:
