@@ -25,11 +25,15 @@ def _load() -> tuple[ModuleType | None, str]:
         return None, f"{SWITCH} switches it off"
     try:
         from neuronscope import _native
+
+        file: str | None = getattr(_native, "__file__", None)
+        if file is None:  # in a checkout, Python takes the folder of its sources for a package
+            raise ModuleNotFoundError(_native.__name__)
     except ModuleNotFoundError:
         return None, "this package was built without a C compiler or Python's headers"
     except ImportError as error:  # of another machine, or not for this kind of interpreter
         return None, f"it cannot be used here: {error}"
-    if is_older_than_its_sources(Path(_native.__file__)):
+    if is_older_than_its_sources(Path(file)):
         return None, "it is older than its sources: python hatch_build.py compiles it"
     return _native, ""
 

@@ -512,3 +512,22 @@ def test_chunks_that_hold_their_stream_are_collected() -> None:
     del held, seen
     gc.collect()
     assert gone() is None
+
+
+def test_sources_that_nobody_compiled_are_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout without a C compiler: Python's twins run, and it says why."""
+    import neuronscope
+
+    (tmp_path / "_native").mkdir()
+    monkeypatch.setattr(neuronscope, "__path__", [str(tmp_path)])
+    monkeypatch.delattr(neuronscope, "_native", raising=False)
+    monkeypatch.delitem(sys.modules, "neuronscope._native", raising=False)
+    monkeypatch.delenv(compiled.SWITCH, raising=False)
+    spec = importlib.util.spec_from_file_location("compiled_again", compiled.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    sys.modules.pop("neuronscope._native", None)
+    assert again.MODULE is None
+    assert again.describe() == "Python (this package was built without a C compiler or Python's headers)"
