@@ -14,7 +14,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,35 +47,39 @@ class Library(NamedTuple):  # a dataclass would need the module in `sys.modules`
         found.update(" ".join(self.flags).encode())
         return found.hexdigest()[:16]
 
+    def impossible(self) -> str:
+        """Why it is not compiled on a machine like this one, or nothing."""
+        if sys.platform not in {"linux", "darwin"}:
+            return f"not for {sys.platform}"
+        if self.extension:
+            if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+                return "not for this Python"
+            if not (_headers() / "Python.h").exists():
+                return "no Python.h (Debian: apt-get install python3-dev)"
+        return ""
+
+    def command(self) -> list[str]:
+        """The compiler and what it is told, but for sources and output."""
+        around = [f"-I{_headers()}"] if self.extension else []
+        if self.extension and sys.platform == "darwin":
+            around += ["-undefined", "dynamic_lookup"]
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+        return [*compiler, *self.flags, f'-DNS_DIGEST="{self.digest()}"', *around]
+
     def compile(self) -> str:
         """Compile it in place; returns why not, or nothing.
 
         It is replaced as a whole: processes that have the old one loaded keep it.
         """
-        if sys.platform not in {"linux", "darwin"}:
-            return f"not for {sys.platform}"
-        around: list[str] = []
-        if self.extension:
-            folder = Path(sysconfig.get_paths()["include"])
-            if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
-                return "not for this Python"
-            if not (folder / "Python.h").exists():
-                return "no Python.h (Debian: apt-get install python3-dev)"
-            around = [f"-I{folder}"]
-            if sys.platform == "darwin":
-                around += ["-undefined", "dynamic_lookup"]
-        return self._compile(around)
-
-    def _compile(self, around: Sequence[str]) -> str:
-        compiler = shlex.split(os.environ.get("CC", "cc"))
+        if why_not := self.impossible():
+            return why_not
         handle, made = tempfile.mkstemp(dir=self.path.parent, prefix=f"{self.path.name}.")
         os.close(handle)
-        sources = map(str, self.sources)
-        command = [*compiler, *self.flags, f'-DNS_DIGEST="{self.digest()}"', *around, *sources, "-o", made]
+        command = [*self.command(), *map(str, self.sources), "-o", made]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
-                return done.stderr.strip() or f"{compiler[0]} failed"
+                return done.stderr.strip() or f"{command[0]} failed"
             os.chmod(made, 0o755)  # noqa: S103  as a library is
             os.replace(made, self.path)  # atomic
         except OSError as error:
@@ -84,6 +87,11 @@ class Library(NamedTuple):  # a dataclass would need the module in `sys.modules`
         finally:
             Path(made).unlink(missing_ok=True)
         return ""
+
+
+def _headers() -> Path:
+    """Where this Python's headers are."""
+    return Path(sysconfig.get_paths()["include"])
 
 
 KERNEL = Library(

@@ -23,6 +23,7 @@ from msgspec import Struct
 from opentelemetry.context import Context
 from pydantic import BaseModel
 
+from building import build_script
 from neuronscope import compiled
 from neuronscope.engine import chunks, content, facts, histogram, ids, opening, seam, sizes
 from neuronscope.governor.purse import Purse
@@ -32,7 +33,6 @@ from neuronscope.testing import fixed
 from neuronscope_exporters.otlp.attributes import TWINS
 from neuronscope_instrumentation.common import fields
 
-ROOT = Path(__file__).resolve().parents[2]
 NATIVE: Any = compiled.MODULE
 FUNCTIONS = [] if compiled.MODULE is None else sorted(vars(compiled.MODULE))
 everything = settings(max_examples=200, deadline=None, database=None, derandomize=True)
@@ -132,12 +132,7 @@ def test_here_everything_is_compiled() -> None:
 
 def test_the_module_is_compiled_from_these_sources() -> None:
     """Else `python hatch_build.py` is due."""
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.NATIVE.digest() == NATIVE.DIGEST
+    assert build_script().NATIVE.digest() == NATIVE.DIGEST
 
 
 def test_memory_does_not_grow() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import shutil
 import subprocess
@@ -11,19 +10,18 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from building import ROOT, build_script
 from neuronscope.signals.tensors import TensorSummary
 from neuronscope.summaries import Moments, arrays, kernel, merge_summaries
 from neuronscope.summaries import details as by_array
 from neuronscope.summaries.arrays import by_numpy
 
-ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = ("baseline", "avx2", "avx512")
 Array = NDArray[Any]
 
@@ -36,15 +34,6 @@ def compiled() -> Iterator[kernel.Kernel]:
     variant = found.variant
     yield found
     found.use(variant)
-
-
-def build_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def assert_close(got: TensorSummary, wanted: TensorSummary) -> None:
