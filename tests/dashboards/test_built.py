@@ -26,6 +26,7 @@ from neuronscope.dashboards.sheet import tidy
 from neuronscope.dashboards.yaml import dump
 from neuronscope.exceptions import ConfigError
 from neuronscope.signals import names
+from neuronscope.signals.names import Instrument
 
 ROOT = Path(__file__).parents[2]
 BUILT = files(limits.default())
@@ -59,6 +60,31 @@ def expressions() -> Iterator[tuple[str, str]]:
         yield rule.get("record") or rule["alert"], rule["expr"]
 
 
+def sampled() -> set[str]:
+    """Names that our series have in Prometheus: of a histogram only those with a suffix."""
+    suffixes = {Instrument.HISTOGRAM: ("_bucket", "_count", "_sum")}
+    return {
+        metric.prometheus_sample + suffix
+        for metric in names.METRICS.values()
+        for suffix in suffixes.get(metric.instrument, ("",))
+    }
+
+
+def variables(board: str) -> dict[str, str]:
+    """The queries of a dashboard's variables, by their names."""
+    found: list[dict[str, Any]] = json.loads(BUILT[board])["templating"]["list"]
+    return {item["name"]: item["query"]["query"] for item in found if item["type"] == "query"}
+
+
+@pytest.mark.parametrize("board", BOARDS)
+def test_variables_ask_for_series_that_there_are(board: str) -> None:
+    """A list that asks for a histogram by its bare name stays empty: nothing can be chosen from it."""
+    for name, query in variables(board).items():
+        found = re.fullmatch(r"label_values\((\w+)(?:\{job=~\"\$service\"\})?, (\w+)\)", query)
+        assert found is not None, query
+        assert found[1] in sampled(), (name, query)
+
+
 def test_what_is_committed_is_what_this_version_generates() -> None:
     """`neuronscope dashboards build`, and commit."""
     result = CliRunner().invoke(cli, ["dashboards", "check", "--out", str(ROOT / "dashboards")])
@@ -67,9 +93,7 @@ def test_what_is_committed_is_what_this_version_generates() -> None:
 
 def test_every_expression_is_promql_about_metrics_that_we_emit() -> None:
     """A parser of the grammar reads it; every selector is of the registry, or a recorded series."""
-    suffixes = ("", "_bucket", "_count", "_sum")
-    ours = {metric.prometheus_sample + suffix for metric in names.METRICS.values() for suffix in suffixes}
-    ours |= {*RECORDED, "ALERTS"}
+    ours = {*sampled(), *RECORDED, "ALERTS"}
     seen: list[promql_parser.VectorSelector] = []
 
     def keep(node: promql_parser.Expr) -> None:

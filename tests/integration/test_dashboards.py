@@ -63,9 +63,15 @@ PROMTOOL_ONLY = {
 
 
 def expressions(folder: Path) -> Iterator[tuple[str, str]]:
-    """Each panel's title and each rule's name, with its expression as Prometheus is asked."""
+    """Each panel's title and each variable's name, with its expression as Prometheus is asked."""
     for path in sorted((folder / "grafana").glob("*.json")):
-        for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+        board = json.loads(path.read_text(encoding="utf-8"))
+        for variable in board["templating"]["list"]:
+            if variable["type"] == "query":
+                query = re.sub(r"\{.*\}", "", variable["query"]["query"])
+                series, label = query.removeprefix("label_values(").removesuffix(")").split(", ")
+                yield f"${variable['name']}", f'{series}{{{label}!=""}}'
+        for panel in board["panels"]:
             for target in panel.get("targets", []):
                 expr = target["expr"].replace("$__rate_interval", "1m").replace("$__range", "10m")
                 yield panel["title"], re.sub(r'=~"\$\w+"', '=~".*"', expr)

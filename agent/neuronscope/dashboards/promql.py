@@ -192,8 +192,9 @@ def _grouping(expression: str) -> str:
 
 
 def label_values(metric: Metric, key: str, *, where: str = "") -> str:
-    """A Grafana variable's query: the values of a label."""
-    return f"label_values({metric.prometheus_sample}{where}, {_label(metric, key)})"
+    """A Grafana variable's query: the values of a label.  A histogram has no series of its bare name."""
+    suffix = "_bucket" if metric.instrument is Instrument.HISTOGRAM else ""
+    return f"label_values({metric.prometheus_sample}{suffix}{where}, {_label(metric, key)})"
 
 
 def equal(value: str) -> str:
