@@ -24,7 +24,8 @@ from torch import nn
 
 import jax_case
 import onnx_case
-from neuronscope.engine.guard import GUARD
+import onnxruntime_case
+from neuronscope.engine.guard import GUARD, MAX_FAULTS
 from neuronscope.exceptions import LayerNotFoundError, UnsupportedProbeError
 from neuronscope.fingerprints import fingerprint
 from neuronscope.instrumentation import (
@@ -38,6 +39,7 @@ from neuronscope.signals import names
 from neuronscope.signals.tensors import LayerSpec, TensorSnapshot
 from neuronscope_instrumentation.jax import ADAPTER as JAX_ADAPTER
 from neuronscope_instrumentation.onnx import ADAPTER as ONNX_ADAPTER
+from neuronscope_instrumentation.onnxruntime import ADAPTER as SESSION_ADAPTER
 from neuronscope_instrumentation.tf import ADAPTER as TF_ADAPTER
 from neuronscope_instrumentation.torch import ADAPTER
 
@@ -182,6 +184,7 @@ CASES = {
     "nnx": Case(JAX_ADAPTER, jax_case.Pair, jax_case.eager, jax_case.marks),
     "nnx compiled": Case(JAX_ADAPTER, jax_case.Pair, jax_case.compiled, jax_case.marks),
     "linen": Case(JAX_ADAPTER, jax_case.bound, jax_case.compiled, jax_case.marks),
+    "onnxruntime": Case(SESSION_ADAPTER, onnxruntime_case.make, onnxruntime_case.run, onnxruntime_case.trace),
 }
 
 if os.environ.get("NEURONSCOPE_TEST_KERAS"):  # in a process of its own: see tests/instrumentation/test_tf.py
@@ -381,6 +384,46 @@ def test_a_faulty_observer_is_contained(observing: tuple[ObservingBackend, Case,
     backend.observe_layer(model, layer_ids(case, model)[0], faulty)
     assert case.run(model) == expected
     assert sum(GUARD.faults.values()) == 1
+
+
+def test_an_observer_that_keeps_failing_is_switched_off_alone(
+    observing: tuple[ObservingBackend, Case, Any],
+) -> None:
+    """Another one of the same layer goes on."""
+    backend, case, model = observing
+    GUARD.reraise = False
+    first = layer_ids(case, model)[0]
+    failed: list[int] = []
+    seen: list[int] = []
+
+    def faulty(_: TensorSnapshot) -> None:
+        failed.append(1)
+        raise ValueError("ours")
+
+    undo = [backend.observe_layer(model, first, faulty), backend.observe_layer(model, first, noting(seen, 1))]
+    for _ in range(MAX_FAULTS + 5):
+        case.run(model)
+    for step in undo:
+        step()
+    assert len(failed) == MAX_FAULTS
+    assert len(seen) == MAX_FAULTS + 5
+
+
+def test_what_an_observer_runs_is_not_observed(observing: tuple[ObservingBackend, Case, Any]) -> None:
+    """Else it would be told of its own run, and so for ever."""
+    backend, case, model = observing
+    first = layer_ids(case, model)[0]
+    seen: list[int] = []
+
+    def runs_it(_: TensorSnapshot) -> None:
+        seen.append(1)
+        if len(seen) < 5:
+            case.run(model)
+
+    undo = backend.observe_layer(model, first, runs_it)
+    case.run(model)
+    undo()
+    assert seen == [1]
 
 
 def test_blocks_and_patterns_name_layers_that_can_be_watched(

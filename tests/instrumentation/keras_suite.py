@@ -21,8 +21,8 @@ import twins
 from keras_case import BACKEND, ROWS, functional, keras, numbers, only, tensorflow, watch_all
 from neuronscope.exceptions import LayerNotFoundError
 from neuronscope.signals.tensors import TensorSummary
+from neuronscope_instrumentation.common.host_arrays import ArraySnapshot
 from neuronscope_instrumentation.tf import ADAPTER
-from neuronscope_instrumentation.tf.snapshot import ArraySnapshot
 
 
 def block(number: int) -> Any:

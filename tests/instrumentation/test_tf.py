@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from neuronscope.exceptions import UnsupportedTensorError
-from neuronscope_instrumentation.tf.snapshot import of_array
+from neuronscope_instrumentation.common.host_arrays import of_array
 
 TESTS = Path(__file__).parents[1]
 SUITES = (

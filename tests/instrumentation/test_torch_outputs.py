@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from neuronscope_instrumentation.torch.outputs import NODE_LIMIT, first_tensor, tensor_leaves
+from neuronscope_instrumentation.common.structures import NODE_LIMIT
+from neuronscope_instrumentation.torch.outputs import first_tensor, tensor_leaves
 
 ONE, TWO = torch.tensor(1.0), torch.tensor(2.0)
 

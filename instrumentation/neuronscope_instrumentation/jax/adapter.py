@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import LayerSpec
+from neuronscope_instrumentation.common.observing import InstalledHooks
 
 _MODULES: Final = frozenset({
     ("flax.linen.module", "Module"), ("flax.nnx.module", "Module"), ("equinox._module._module", "Module"),
@@ -19,7 +20,7 @@ _MODULES: Final = frozenset({
 })  # fmt: skip
 
 
-class JaxAdapter:
+class JaxAdapter(InstalledHooks):
     """Modules of Flax linen, nnx and Equinox, jitted functions, and (named ``jax``) plain functions.
 
     Layer ids are dotted paths: attributes and list positions (nnx, Equinox), the names of submodules, which
@@ -41,25 +42,6 @@ class JaxAdapter:
         from neuronscope_instrumentation.jax import models
 
         return models.handle(model_obj).layers()
-
-    def install_observer_hook(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> None:
-        """Call `callback` after each run of the layer, until `remove_hooks`.
-
-        Raises:
-            LayerNotFoundError: the model has no such layer; the message names what is close.
-        """
-        from neuronscope_instrumentation.jax import models
-
-        undo = self.observe_layer(model_obj, layer_id, callback)
-        models.handle(model_obj).installed.append(undo)
-
-    def remove_hooks(self, model_obj: Any) -> None:
-        """Undo every `install_observer_hook` on this model; observers of `observe_layer` stay."""
-        from neuronscope_instrumentation.jax import models
-
-        known = models.known(model_obj)
-        while known is not None and known.installed:
-            known.installed.pop()()
 
     def fingerprint_model(self, model_obj: Any) -> str:
         """A fingerprint of classes, hyperparameters and arrays, equal on every device.

@@ -8,27 +8,19 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from neuronscope.engine.guard import GUARD
-from neuronscope.exceptions import UnsupportedTensorError
-from neuronscope.instrumentation import LayerCallback
 from neuronscope.probes import ATTENTION
-from neuronscope.signals.records import Fidelity
-from neuronscope.signals.tensors import TensorSnapshot
+from neuronscope_instrumentation.common.observing import MODEL, NO_ATTENTION, RECOMPUTED
 from neuronscope_instrumentation.jax import emission, frames, models
 from neuronscope_instrumentation.jax.frames import Frame
-from neuronscope_instrumentation.jax.snapshot import of_heads
 from neuronscope_instrumentation.jax.structure import EQUINOX, LINEN, NNX
 
-MODEL: Final = "model"  # `source` of weights that the model computed itself
-RECOMPUTED: Final = "recomputed from q and k"
-NO_ATTENTION: Final = "no attention"
 WINDOWED: Final = "attention within windows or lengths"
 _WEIGHTS: Final = "dot_product_attention_weights"
 _KERNEL: Final = "dot_product_attention"
@@ -70,23 +62,6 @@ def refresh() -> None:
             module, function, original, ours = _seams.pop()
             if getattr(module, function) is ours:  # else somebody has wrapped it after us: theirs stays
                 setattr(module, function, original)
-
-
-class OfHeads:
-    """A callback that gets some heads only: in the whole array, since `vmap` may go over heads."""
-
-    __slots__ = ("_callback", "_heads")
-    needs: Final = Fidelity.FULL
-
-    def __init__(self, callback: LayerCallback, heads: Sequence[int]) -> None:
-        self._callback = callback
-        self._heads = heads
-
-    def __call__(self, snapshot: TensorSnapshot) -> None:
-        """Hand these heads' weights on."""
-        with suppress(UnsupportedTensorError):  # the callback will find out, and tell why
-            snapshot = of_heads(snapshot, self._heads)
-        self._callback(snapshot)
 
 
 def tell_if_none(frame: Frame, output: Any) -> None:

@@ -18,10 +18,11 @@ from neuronscope.engine.guard import GUARD
 from neuronscope.probes import OUTPUT
 from neuronscope.signals.records import Attributes, AttributeValue
 from neuronscope.summaries import arrays
+from neuronscope_instrumentation.common.host_arrays import NOTHING
 from neuronscope_instrumentation.jax import models, sessions, statistics
 from neuronscope_instrumentation.jax.dtypes import dtype_name, is_numeric, widened
 from neuronscope_instrumentation.jax.models import Handle
-from neuronscope_instrumentation.jax.snapshot import NOTHING, ArraySnapshot, SentSnapshot
+from neuronscope_instrumentation.jax.snapshot import ArraySnapshot, SentSnapshot
 from neuronscope_instrumentation.jax.statistics import measure
 from neuronscope_instrumentation.jax.untyped import is_traced, programs_in
 
@@ -111,14 +112,9 @@ def show_live(handle: Handle, path: str, array: Any, role: str, why: str = "", s
     if not watching:
         return
     if why:
-        refusing = SentSnapshot(tuple(array.shape), array.dtype, {}, why_not=why)
-        for observer in watching:
-            observer.show(path, refusing)
-        return
-    snapshot = ArraySnapshot(array, {SOURCE: source} if source else NOTHING)
-    for observer in watching:
-        observer.show(path, snapshot)
-    snapshot.close()
+        sessions.lend(watching, path, SentSnapshot(tuple(array.shape), array.dtype, NOTHING, why_not=why))
+    else:
+        sessions.lend(watching, path, ArraySnapshot(array, {SOURCE: source} if source else NOTHING))
 
 
 def is_array(leaf: object) -> bool:

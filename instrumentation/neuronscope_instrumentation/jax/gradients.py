@@ -18,12 +18,11 @@ from jax.interpreters import ad, batching, mlir
 
 from neuronscope.engine.guard import GUARD
 from neuronscope.probes import GRADIENT
+from neuronscope_instrumentation.common.observing import NO_GRADIENT
 from neuronscope_instrumentation.jax import emission, models
 from neuronscope_instrumentation.jax.emission import EFFECT, OBSERVE, Tap
 from neuronscope_instrumentation.jax.models import Handle
 from neuronscope_instrumentation.jax.untyped import is_traced
-
-NO_GRADIENT: Final = "no gradient"
 
 
 def through(handle: Handle, path: str, output: Any) -> Any:

@@ -6,7 +6,7 @@ import itertools
 import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -20,7 +20,7 @@ from neuronscope_instrumentation.jax.structure import EQUINOX, FUNCTION, LINEN, 
 if TYPE_CHECKING:
     from types import CodeType
 
-    from neuronscope_instrumentation.jax.sessions import Observer
+    from neuronscope_instrumentation.jax.sessions import Watcher
 
 BLOCKS: Final = "\0blocks"  # no path, though a layer may be called "blocks"
 _tokens: Final = itertools.count(1)
@@ -41,7 +41,6 @@ class Handle:
         observers: who watches it, in order.
         code: of a plain function.
         described: how it is stored, once somebody asked.
-        installed: undoes what `install_observer_hook` did.
     """
 
     __slots__ = (
@@ -49,7 +48,6 @@ class Handle:
         "_weights",
         "code",
         "described",
-        "installed",
         "kind",
         "learned",
         "observers",
@@ -64,9 +62,8 @@ class Handle:
         self.kind = kind
         self.learned: dict[str, LayerSpec] = {}
         self.told: dict[str, None] = {}
-        self.observers: list[Observer] = []
+        self.observers: list[Watcher] = []
         self.described: dict[str, Any] | None = None
-        self.installed: list[Callable[[], None]] = []
         self.code: CodeType | None = _code(model) if kind == FUNCTION else None
         self._weights: tuple[str, ...] = ()
         self._places: dict[int, tuple[weakref.ref[Any], str]] = {}

@@ -9,7 +9,9 @@ from neuronscope.exceptions import UnsupportedProbeError
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.probes import ATTENTION, GRADIENT, OUTPUT
 from neuronscope.signals.records import Fidelity
+from neuronscope_instrumentation.common.observing import OfHeads
 from neuronscope_instrumentation.jax import attention, checkpoints, jit, linen, models, modules, sessions
+from neuronscope_instrumentation.jax.snapshot import of_heads
 from neuronscope_instrumentation.jax.structure import FUNCTION
 
 for _step in (linen.refresh, modules.refresh, checkpoints.refresh, attention.refresh, jit.refresh):
@@ -36,7 +38,7 @@ def observe_attention(
             "jax.ad_checkpoint.checkpoint_name, and watch these with ns.probes.LayerActivations"
         )
     if heads is not None:
-        callback = attention.OfHeads(callback, heads)
+        callback = OfHeads(callback, heads, of_heads)
     return _observe(model, layer_id, callback, ATTENTION)
 
 

@@ -13,22 +13,24 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
+from typing import Any, ClassVar, Final, NamedTuple
 
-from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.native import new_lock
 from neuronscope.probes import OUTPUT
 from neuronscope.signals.records import Fidelity
 from neuronscope.signals.tensors import TensorSnapshot
+from neuronscope_instrumentation.common.observing import Lender, Observer
 from neuronscope_instrumentation.jax.models import Handle
 from neuronscope_instrumentation.jax.untyped import RuntimeFailure, effects_barrier, make_user_context
 
 NEEDS: Final = {Fidelity.OFF: 0, Fidelity.CRITICAL: 0, Fidelity.SUMMARY: 1, Fidelity.FULL: 2}
 WORD, STATISTICS, WHOLE = 0, 1, 2  # what a layer's run sends: word that it ran, statistics, the array
 FAILED: Final = "compiled without us"
+_lock: Final = new_lock()
+_LENDER: Final = Lender()
 
 
 class Site(NamedTuple):
@@ -55,14 +57,15 @@ class Key(NamedTuple):
 CONTEXT: Final = make_user_context(None)
 
 
-class Observer:
-    """One who watches a path, or all layers that a pattern turns out to name.
+class Watcher:
+    """One who watches a path, or all layers that a pattern turns out to name: with an observer of each.
 
     Attributes:
         role: which of a layer's arrays: its output, the gradient by it, or its attention weights.
     """
 
     __slots__ = ("_chosen", "_make", "handle", "pattern", "role", "session", "site")
+    lock: ClassVar[AbstractContextManager[Any]] = _lock
 
     def __init__(
         self,
@@ -79,18 +82,21 @@ class Observer:
         self.role = role
         self.site = Site(handle.token, pattern, detail, role)
         self._make = make
-        self._chosen: dict[str, LayerCallback] = {}
+        self._chosen: dict[str, Observer] = {}
 
     def wants(self, path: str, role: str) -> bool:
         """Does this one watch the layer?"""
         return self.role == role and self.handle.names(self.pattern, path)
 
-    def show(self, path: str, snapshot: TensorSnapshot) -> None:
-        """The layer has run."""
-        callback = self._chosen.get(path)
-        if callback is None:
-            callback = self._chosen[path] = self._make(path)
-        GUARD.call("jax.observer", callback, snapshot)
+    def observer(self, path: str) -> Observer:
+        """Who is told of the layer; made when it first runs."""
+        found = self._chosen.get(path)
+        if found is None:
+            found = self._chosen[path] = Observer(self, self._make(path), "jax")
+        return found
+
+    def drop(self, observer: Observer) -> None:
+        """Nothing is left to do: all observers leave at once, with `remove`."""
 
     def remove(self) -> None:
         """Stop watching; again is no harm, from any thread."""
@@ -103,6 +109,8 @@ class Observer:
             if self in self.handle.observers:
                 self.handle.observers.remove(self)
                 self.session.drop(self)
+                for observer in self._chosen.values():
+                    observer.undo()
         if not self.handle.observers or not _lanes or self.role != OUTPUT:
             _changed()
 
@@ -129,13 +137,13 @@ class Session:
         self._running = False
         self._handles: dict[int, Handle] = {}
 
-    def add(self, observer: Observer) -> None:
+    def add(self, observer: Watcher) -> None:
         """Somebody watches from now on."""
         self._sites[observer.site] += 1
         self._handles[observer.handle.token] = observer.handle
         self.refresh()
 
-    def drop(self, observer: Observer) -> None:
+    def drop(self, observer: Watcher) -> None:
         """Somebody stops watching."""
         self._sites[observer.site] -= 1
         self._sites = +self._sites
@@ -197,7 +205,12 @@ class Session:
         with self.lock:
             for observer in tuple(handle.observers):
                 if observer.session is self and observer.wants(path, role):
-                    self.context.copy().run(observer.show, path, snapshot)
+                    self.context.copy().run(lend, (observer,), path, snapshot)
+
+
+def lend(watching: Iterable[Watcher], path: str, snapshot: TensorSnapshot) -> None:
+    """The layer has run: those who watch it may look at what it gave."""
+    _LENDER.lend([watcher.observer(path) for watcher in watching], snapshot)
 
 
 def _detail(key: Any, handle: Handle, path: str, role: str) -> int | None:
@@ -212,7 +225,6 @@ class _Here(threading.local):
     session: Session | None = None
 
 
-_lock: Final = new_lock()
 _lanes: Final[dict[int, Session]] = {}
 _here: Final = _Here()
 _on_change: Final[list[Callable[[], None]]] = []
@@ -246,7 +258,7 @@ def observe(
             session = _here.session = _open_lane()
         if not any(other.session is session for other in handle.observers):
             handle.told.clear()
-        observer = Observer(handle, session, pattern, make, detail, role)
+        observer = Watcher(handle, session, pattern, make, detail, role)
         handle.observers.append(observer)
         session.add(observer)
     if len(handle.observers) == 1 or role != OUTPUT:

@@ -12,6 +12,7 @@ from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.signals.records import Attributes
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope.summaries import arrays
+from neuronscope_instrumentation.common.host_arrays import NOTHING
 from neuronscope_instrumentation.jax import statistics
 from neuronscope_instrumentation.jax.dtypes import dtype_name, host_copy, host_nbytes, is_numeric, widened
 from neuronscope_instrumentation.jax.untyped import jit
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from neuronscope.summaries.details import Details
 
-NOTHING: Final[Attributes] = {}
 STAYED: Final = "only statistics left the compiled program"
 
 
@@ -45,6 +45,9 @@ class _Snapshot(TensorSnapshot):
     def attributes(self) -> Attributes:
         """Was this run inside compiled code, under `vmap`, and on one part of a sharded array."""
         return self._more
+
+    def close(self) -> None:
+        """End the loan, if this is one."""
 
     def _values(self) -> NDArray[Any]:
         """The values on the host, to be read only now."""

@@ -6,33 +6,35 @@ Importing this module does not import onnxruntime.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import LayerCallback
-from neuronscope.native import new_lock
-from neuronscope.signals.tensors import LayerSpec, TensorSnapshot
+from neuronscope.signals.tensors import LayerSpec
+from neuronscope_instrumentation.common.host_arrays import of_array
 from neuronscope_instrumentation.common.layer_paths import match, not_found
+from neuronscope_instrumentation.common.methods import LOCK, Arguments, MethodSlot
+from neuronscope_instrumentation.common.observing import InstalledHooks, Lender, Observer
 from neuronscope_instrumentation.onnxruntime import sessions
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _SESSION: Final = ("onnxruntime.capi.onnxruntime_inference_collection", "InferenceSession")
+_RUNTIME: Final = "onnxruntime"
 _RUN: Final = "run"
+_LENDER: Final = Lender()
+_slots: weakref.WeakKeyDictionary[Any, _Slot] = weakref.WeakKeyDictionary()
 
 
-class SessionAdapter:
+class SessionAdapter(InstalledHooks):
     """An `onnxruntime.InferenceSession`.  Layer ids are the names of its outputs; ``""`` is the first.
 
     To see inside, export the model with the tensors of interest as outputs.  Runs by `run` are seen;
     bound outputs and asynchronous ones are not.  Safe for threads.
     """
 
-    name = "onnxruntime"
-
-    def __init__(self) -> None:
-        self._installed: weakref.WeakKeyDictionary[Any, list[Callable[[], None]]] = (
-            weakref.WeakKeyDictionary()
-        )
+    name = _RUNTIME
 
     def matches(self, model_obj: Any) -> bool:
         """True for an `InferenceSession`, told by its classes' names alone."""
@@ -53,20 +55,6 @@ class SessionAdapter:
     def name_model(self, model_obj: Any) -> str:
         """The file's name, else the graph's."""
         return sessions.name_of(model_obj)
-
-    def install_observer_hook(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> None:
-        """Call `callback` with the output of each run that returns it, until `remove_hooks`.
-
-        Raises:
-            LayerNotFoundError: the session has no such output.
-        """
-        undo = self.observe_layer(model_obj, layer_id, callback)
-        self._installed.setdefault(model_obj, []).append(undo)
-
-    def remove_hooks(self, model_obj: Any) -> None:
-        """Undo every `install_observer_hook` on this session; observers of `observe_layer` stay."""
-        for undo in self._installed.pop(model_obj, ()):
-            undo()
 
     def fingerprint_model(self, model_obj: Any) -> str:
         """A fingerprint of the file or the bytes that the session was made from.
@@ -111,87 +99,46 @@ class SessionAdapter:
 
 
 # --- observing --------------------------------------------------------------------------------------------
-_lock: Final = new_lock()
+class _OutputObserver(Observer):
+    """One callback on one output."""
+
+    __slots__ = ("output",)
+
+    def __init__(self, slot: _Slot, output: str, callback: LayerCallback) -> None:
+        super().__init__(slot, callback, _RUNTIME)
+        self.output = output
 
 
-class _Run:
-    """Stands for a watched session's `run`, in its instance dictionary.
-
-    Attributes:
-        observers: by output; replaced, never changed.
-        below: what had that place before, if anything.
-    """
+class _Slot(MethodSlot):
+    """Tells a session's observers of what `run` returns."""
 
     def __init__(self, session: Any) -> None:
-        self._session = weakref.ref(session)
-        self.below: Any = session.__dict__.get(_RUN)
-        self.observers: tuple[tuple[str, LayerCallback, object], ...] = ()
+        super().__init__(session, (_RUN,), _RUNTIME)
 
-    def __call__(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
-        session: Any = self._session()
-        run: Any = self.below or session.__class__.run.__get__(session)
-        outputs: Any = run(output_names, input_feed, run_options)
-        if self.observers:
-            GUARD.call("onnxruntime.outputs", self._notify, session, output_names, outputs)
-        return outputs
-
-    def _notify(self, session: Any, asked: Any, outputs: Sequence[Any]) -> None:
+    def see(self, output: Any, call: Arguments) -> None:
+        """Lend each watched output that was asked for."""
         import numpy as np
 
-        by_name = dict(zip(sessions.output_names(session, asked), outputs, strict=False))
-        for name, callback, _ in self.observers:
-            value = by_name.get(name)
-            if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-                GUARD.call("onnxruntime.observer", callback, _Output(value))
-
-
-class _Output(TensorSnapshot):
-    """An output on loan: summarised where it is, copied on request."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Any) -> None:
-        _, dtype, shape = sessions.describe_outputs([value], [""])[0]
-        super().__init__(shape, dtype)
-        self._value = value
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the full array."""
-        return int(self._value.nbytes)
-
-    def numpy(self) -> Any:
-        """A copy."""
-        return self._value.copy()
-
-    def summarize(self) -> Any:
-        """The statistics, without a copy."""
-        from neuronscope.signals.tensors import TensorSummary
-
-        return TensorSummary.of(self._value)
+        positional, named = call
+        asked: object = positional[0] if positional else named.get("output_names")
+        observers = self.observers
+        for name, value in zip(sessions.output_names(self.owner(), asked), output, strict=False):
+            watching = [
+                each for each in observers if isinstance(each, _OutputObserver) and each.output == name
+            ]
+            if watching and isinstance(value, np.ndarray) and not value.dtype.hasobject:
+                _LENDER.lend(watching, of_array(cast("NDArray[Any]", value)))
 
 
 def _watch(session: Any, output: str, callback: LayerCallback) -> Callable[[], None]:
-    mark = object()
-    with _lock:
-        run = session.__dict__.get(_RUN)
-        if not isinstance(run, _Run):
-            run = session.__dict__[_RUN] = _Run(session)
-        run.observers += ((output, callback, mark),)
-    observed = weakref.ref(session)
-
-    def undo() -> None:
-        with _lock:
-            run.observers = tuple([each for each in run.observers if each[2] is not mark])
-            held: Any = observed()
-            if held is None or run.observers or held.__dict__.get(_RUN) is not run:
-                return
-            if run.below is None:
-                del held.__dict__[_RUN]
-            else:
-                held.__dict__[_RUN] = run.below
-
-    return undo
+    with LOCK:
+        slot = _slots.get(session)
+        if slot is None:
+            slot = _slots[session] = _Slot(session)
+        observer = _OutputObserver(slot, output, callback)
+        slot.observers += (observer,)
+        slot.install(session)
+    return observer.undo
 
 
 ADAPTER = SessionAdapter()

@@ -5,19 +5,19 @@ Importing this module imports none of them.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neuronscope.exceptions import UnsupportedProbeError
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.tensors import LayerSpec
+from neuronscope_instrumentation.common.observing import InstalledHooks
 
 _LAYER_CLASS = ("keras.src.layers.layer", "Layer")
 _SAVED_MODEL = "tensorflow.python.saved_model.load"
 
 
-class KerasAdapter:
+class KerasAdapter(InstalledHooks):
     """Keras 3 models and layers, whichever backend Keras runs on; `tf.saved_model.load`'s objects.
 
     Layer ids are the names that Keras gives (``model.get_layer``), dotted where models or layers hold
@@ -26,11 +26,6 @@ class KerasAdapter:
     """
 
     name = "tf"
-
-    def __init__(self) -> None:
-        self._installed: weakref.WeakKeyDictionary[Any, list[Callable[[], None]]] = (
-            weakref.WeakKeyDictionary()
-        )
 
     def matches(self, model_obj: Any) -> bool:
         """True for a Keras layer and for a loaded SavedModel, told by its classes' names alone."""
@@ -48,20 +43,6 @@ class KerasAdapter:
         from neuronscope_instrumentation.tf import layers
 
         return layers.leaf_layers(model_obj)
-
-    def install_observer_hook(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> None:
-        """Call `callback` after each run of the layer, until `remove_hooks`.
-
-        Raises:
-            LayerNotFoundError: the model has no such layer; the message names what is close.
-        """
-        undo = self.observe_layer(model_obj, layer_id, callback)
-        self._installed.setdefault(model_obj, []).append(undo)
-
-    def remove_hooks(self, model_obj: Any) -> None:
-        """Undo every `install_observer_hook` on this model; observers of `observe_layer` stay."""
-        for undo in self._installed.pop(model_obj, ()):
-            undo()
 
     def fingerprint_model(self, model_obj: Any) -> str:
         """A fingerprint of classes, configurations, connections and weights; names do not count.

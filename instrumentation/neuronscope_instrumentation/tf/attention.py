@@ -13,15 +13,13 @@ from inspect import signature
 from typing import Any, Final
 
 from neuronscope.instrumentation import LayerCallback
-from neuronscope.signals.records import Attributes, Fidelity
-from neuronscope.signals.tensors import TensorSnapshot
-from neuronscope_instrumentation.tf import layers, slots
-from neuronscope_instrumentation.tf.slots import Arguments, Slot
-from neuronscope_instrumentation.tf.snapshot import ArraySnapshot, of_array, refusing
+from neuronscope.signals.records import Attributes
+from neuronscope_instrumentation.common.host_arrays import ArraySnapshot, of_array, refusing
+from neuronscope_instrumentation.common.methods import Arguments
+from neuronscope_instrumentation.common.observing import MODEL, NO_ATTENTION, RECOMPUTED, OfHeads
+from neuronscope_instrumentation.tf import layers, outputs, slots
+from neuronscope_instrumentation.tf.slots import Slot
 
-MODEL: Final = "model"  # `source` of weights that the layer computed itself
-RECOMPUTED: Final = "recomputed from q and k"
-NO_ATTENTION: Final = "no attention"
 _PROJECTED: Final = "_compute_attention"
 _SCORED: Final = "_apply_scores"
 NAMES: Final = (_PROJECTED, _SCORED)
@@ -37,7 +35,7 @@ def observe(layer: Any, callback: LayerCallback, heads: Sequence[int] | None) ->
     if not attending:
         return slots.observe(layer, lambda _: callback(refusing(NO_ATTENTION)))
     if heads is not None:
-        callback = _OfHeads(callback, heads)
+        callback = OfHeads(callback, heads, ArraySnapshot.of_heads)
     undo = [slots.join(each, NAMES, _see, callback) for each in attending]
 
     def undo_all() -> None:
@@ -47,23 +45,8 @@ def observe(layer: Any, callback: LayerCallback, heads: Sequence[int] | None) ->
     return undo_all
 
 
-class _OfHeads:
-    """A callback that gets the weights of some heads only."""
-
-    __slots__ = ("_callback", "_heads")
-    needs: Final = Fidelity.FULL
-
-    def __init__(self, callback: LayerCallback, heads: Sequence[int]) -> None:
-        self._callback = callback
-        self._heads = heads
-
-    def __call__(self, snapshot: TensorSnapshot) -> None:
-        assert isinstance(snapshot, ArraySnapshot)
-        self._callback(snapshot.of_heads(self._heads))
-
-
 def _see(slot: Slot, output: Any, call: Arguments) -> None:
-    if slots.symbolic():
+    if outputs.symbolic():
         return
     keras: Any = sys.modules["keras"]
     backend = keras.backend.backend()
@@ -72,8 +55,7 @@ def _see(slot: Slot, output: Any, call: Arguments) -> None:
         return
     weights, source = _weights(slot.owner(), output, call)
     told: Attributes = {"source": source}
-    see = {"tensorflow": slots.see_tensorflow, "jax": slots.see_jax}.get(backend, slots.see_array)
-    see(slot, weights, None, told)
+    outputs.of_backend(backend)(slot, weights, None, told)
 
 
 def _see_torch(slot: Slot, output: Any, call: Arguments) -> None:

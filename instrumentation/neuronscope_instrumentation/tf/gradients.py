@@ -10,13 +10,14 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from neuronscope.engine.guard import GUARD
+from neuronscope_instrumentation.common.host_arrays import refusing
+from neuronscope_instrumentation.common.observing import NO_GRADIENT
 from neuronscope_instrumentation.tf import graphs
-from neuronscope_instrumentation.tf.snapshot import first, of_eager, refusing
+from neuronscope_instrumentation.tf.snapshot import first, of_eager
 
 if TYPE_CHECKING:
     from neuronscope_instrumentation.tf.slots import Slot
 
-NO_GRADIENT: Final = "no gradient"
 _RECORD: Final = "tensorflow.python.eager.record"
 
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from neuronscope.engine.guard import GUARD
 from neuronscope.native import new_lock
 from neuronscope.signals.records import Attributes
-from neuronscope_instrumentation.tf.snapshot import NOTHING, ArraySnapshot, of_array
+from neuronscope_instrumentation.common.host_arrays import NOTHING, ArraySnapshot, of_array
 
 if TYPE_CHECKING:
     from neuronscope_instrumentation.tf.slots import Slot

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.tensors import LayerSpec
 from neuronscope_instrumentation.common import layer_paths
-from neuronscope_instrumentation.tf import slots
+from neuronscope_instrumentation.tf import outputs, slots
 
 _SIGNATURES: Final = "signatures"
 _KIND: Final = "a SavedModel, whose inside is one graph,"
@@ -31,7 +31,7 @@ def observe(loaded: Any, path: str, callback: LayerCallback) -> Callable[[], Non
     function: Any = found[path] if path else next(iter(found.values()))
     # A concrete function passes its calls to `_call_impl`, a polymorphic one to `_call`.
     name = "_call_impl" if hasattr(function.__class__, "_call_impl") else "_call"
-    return slots.join(function, (name,), slots.see_tensorflow, callback)
+    return slots.join(function, (name,), outputs.see_tensorflow, callback)
 
 
 def match(loaded: Any, pattern: str) -> list[str]:

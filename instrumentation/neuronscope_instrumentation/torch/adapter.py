@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from neuronscope.exceptions import MissingDependencyError
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.tensors import LayerSpec
+from neuronscope_instrumentation.common.observing import InstalledHooks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MODULE_CLASS = ("torch.nn.modules.module", "Module")
 
 
-class TorchAdapter:
+class TorchAdapter(InstalledHooks):
     """PyTorch modules of every kind, transformers' and sentence-transformers' included.
 
     Layer ids are the dotted paths of `named_modules`; ``""`` is the model itself.  A module that a
@@ -34,11 +34,6 @@ class TorchAdapter:
     """
 
     name = "torch"
-
-    def __init__(self) -> None:
-        self._installed: weakref.WeakKeyDictionary[nn.Module, list[Callable[[], None]]] = (
-            weakref.WeakKeyDictionary()
-        )
 
     def matches(self, model_obj: Any) -> bool:
         """True for an `nn.Module`, told by its classes' names alone."""
@@ -49,20 +44,6 @@ class TorchAdapter:
         from neuronscope_instrumentation.torch import layers
 
         return layers.leaf_layers(model_obj)
-
-    def install_observer_hook(self, model_obj: Any, layer_id: str, callback: LayerCallback) -> None:
-        """Call `callback` after each run of the layer, until `remove_hooks`.
-
-        Raises:
-            LayerNotFoundError: the model has no such layer; the message names what is close.
-        """
-        undo = self.observe_layer(model_obj, layer_id, callback)
-        self._installed.setdefault(model_obj, []).append(undo)
-
-    def remove_hooks(self, model_obj: Any) -> None:
-        """Undo every `install_observer_hook` on this model; observers of `observe_layer` stay."""
-        for undo in self._installed.pop(model_obj, ()):
-            undo()
 
     def fingerprint_model(self, model_obj: Any) -> str:
         """A fingerprint of classes, hyperparameters, parameters and persistent buffers.

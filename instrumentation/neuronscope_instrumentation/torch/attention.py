@@ -19,13 +19,13 @@ from torch.overrides import TorchFunctionMode
 
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.records import AttributeValue
+from neuronscope_instrumentation.common.host_arrays import refusing
+from neuronscope_instrumentation.common.observing import MODEL, NO_ATTENTION, RECOMPUTED
 from neuronscope_instrumentation.torch import slots
 from neuronscope_instrumentation.torch.internals import isolated
 from neuronscope_instrumentation.torch.outputs import first_tensor, tensor_leaves
-from neuronscope_instrumentation.torch.snapshot import AbsentSnapshot, TorchSnapshot
+from neuronscope_instrumentation.torch.snapshot import TorchSnapshot
 
-MODEL: Final = "model"  # `source` of weights that the model computed itself
-RECOMPUTED: Final = "recomputed from q and k"
 _KERNEL: Final[Any] = functional.scaled_dot_product_attention
 _SHOWN: Final = 16  # leading outputs of a module that may be its weights
 
@@ -147,7 +147,7 @@ class _Tap:
         with isolated(), torch.no_grad():
             found = self._find(opened, output)
         if found is None:
-            self._callback(AbsentSnapshot("no attention"))
+            self._callback(refusing(NO_ATTENTION))
             return
         weights, source = found
         told: dict[str, AttributeValue] = {"source": source}

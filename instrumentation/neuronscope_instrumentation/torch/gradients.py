@@ -15,8 +15,10 @@ from torch import nn
 from neuronscope.engine.guard import GUARD
 from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.tensors import TensorSnapshot
+from neuronscope_instrumentation.common.host_arrays import refusing
+from neuronscope_instrumentation.common.observing import NO_GRADIENT
 from neuronscope_instrumentation.torch import slots
-from neuronscope_instrumentation.torch.snapshot import AbsentSnapshot, TorchSnapshot
+from neuronscope_instrumentation.torch.snapshot import TorchSnapshot
 
 
 def observe_gradients(module: nn.Module, callback: LayerCallback) -> Callable[[], None]:
@@ -42,7 +44,7 @@ class _Observer:
 
     def __call__(self, snapshot: TensorSnapshot) -> None:
         if isinstance(snapshot, TorchSnapshot) and not snapshot.on_gradient(_Hook(self)):
-            self.callback(AbsentSnapshot("no gradient"))
+            self.callback(refusing(NO_GRADIENT))
 
 
 class _Hook:

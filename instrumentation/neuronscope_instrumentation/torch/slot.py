@@ -15,16 +15,18 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import torch
 from torch import nn
 
 from neuronscope.compiled import find
 from neuronscope.native import new_lock
+from neuronscope_instrumentation.common.observing import Observer
 from neuronscope_instrumentation.torch.internals import CALL, COMPILED_CALL, class_of
-from neuronscope_instrumentation.torch.telling import Observer, Tap, call_tapped, tell
+from neuronscope_instrumentation.torch.telling import Tap, call_tapped, tell
 
 # Methods, looked up on the instance, that copy its dictionary or keep its `_call_impl`.
 _STEP_ASIDE_FOR: Final = (
@@ -119,6 +121,7 @@ class Slot(SlotTurns):
     __slots__ = (
         "below", "edits", "key", "module", "observers", "taps", "visitors",
     )  # fmt: skip
+    lock: ClassVar[AbstractContextManager[Any]] = LOCK
 
     def __init__(self, module: nn.Module | None = None) -> None:
         self.module: Callable[[], nn.Module | None] = (
@@ -140,6 +143,20 @@ class Slot(SlotTurns):
     def wanted(self) -> bool:
         """Is there anything left to be here for?"""
         return bool(self.observers or self.visitor or self.visitors or self.edits or self.taps)
+
+    def drop(self, observer: Observer) -> None:
+        """One of the observers has left."""
+        self.observers = tuple([other for other in self.observers if other is not observer])
+        self.leave_if_unwanted()
+
+    def leave_if_unwanted(self) -> None:
+        """Somebody has left: without anybody there is no slot."""
+        if self.wanted:
+            return
+        LIVE.pop(self.identity, None)
+        owner = self.module()
+        if owner is not None:
+            self.remove(owner)
 
     def prepare(self, module: nn.Module) -> Slot:
         """Make what will be put into the module, for a slot that comes and goes many times."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from types import CodeType
 from typing import Any, Final
 
@@ -17,9 +16,10 @@ from torch import nn
 
 from neuronscope.compiled import choose, find
 from neuronscope.instrumentation import LayerCallback
+from neuronscope_instrumentation.common.observing import Observer
 from neuronscope_instrumentation.torch.internals import CALL, keep_from_dynamo, skip_in_dynamo
 from neuronscope_instrumentation.torch.slot import GREENLETS, HIDDEN, LIVE, LOCK, Slot, Visitor, slot_of
-from neuronscope_instrumentation.torch.telling import TELLS, Observer, Tap
+from neuronscope_instrumentation.torch.telling import TELLS, Tap
 
 
 def observe(module: nn.Module, callback: LayerCallback) -> Callable[[], None]:
@@ -30,17 +30,9 @@ def observe(module: nn.Module, callback: LayerCallback) -> Callable[[], None]:
     """
     with LOCK:
         slot = _joined(module)
-        observer = Observer(slot, callback)
+        observer = Observer(slot, callback, "torch")
         slot.observers += (observer,)
-    return partial(_stop, slot, observer)
-
-
-def _stop(slot: Slot, observer: Observer) -> None:
-    with LOCK:
-        if observer.active:
-            observer.active = False
-            slot.observers = tuple([other for other in slot.observers if other is not observer])
-            _take_out_unwanted(slot)
+    return observer.undo
 
 
 def edit(module: nn.Module, change: Callable[[Any], Any]) -> Callable[[], None]:
@@ -53,10 +45,8 @@ def edit(module: nn.Module, change: Callable[[Any], Any]) -> Callable[[], None]:
 
     def undo() -> None:
         with LOCK:
-            if change not in slot.edits:
-                return
             slot.edits = tuple([other for other in slot.edits if other is not change])
-            _take_out_unwanted(slot)
+            slot.leave_if_unwanted()
 
     return undo
 
@@ -151,16 +141,6 @@ def _joined(module: nn.Module) -> Slot:
     return slot
 
 
-def _take_out_unwanted(slot: Slot) -> None:
-    """Somebody has left: without anybody there is no slot."""
-    if slot.wanted:
-        return
-    LIVE.pop(slot.identity, None)
-    owner = slot.module()
-    if owner is not None:
-        slot.remove(owner)
-
-
 def _present(slot: Slot, module: nn.Module) -> Slot:
     found = slot_of(module)
     if found is not None:
@@ -192,10 +172,8 @@ def tap(module: nn.Module, through: Tap) -> Callable[[], None]:
 
     def undo() -> None:
         with LOCK:
-            if through not in slot.taps:
-                return
             slot.taps = tuple([other for other in slot.taps if other is not through])
-            _take_out_unwanted(slot)
+            slot.leave_if_unwanted()
 
     return undo
 

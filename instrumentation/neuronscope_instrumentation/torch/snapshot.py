@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import torch
 
 from neuronscope.compiled import find
-from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.signals.records import Attributes, AttributeValue
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
+from neuronscope_instrumentation.common.host_arrays import NOTHING
 from neuronscope_instrumentation.torch.internals import (
     function_modes,
     graph_task,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Where values are read at once.  Elsewhere the device computes, and the worker waits for it.
 READ_AT_ONCE: Final = frozenset({"cpu", "meta"})
-NOTHING: Final[Attributes] = {}
 # Shape, element type and bytes of a plain tensor; None for any other.
 _describe: Final[Callable[[torch.Tensor], tuple[tuple[int, ...], str, int] | None] | None] = find("describe")
 
@@ -167,29 +166,6 @@ class TorchSnapshot(TensorSnapshot):
                 "call numpy() or summarize() there, and keep what they return"
             )
         return self._tensor
-
-
-class AbsentSnapshot(TensorSnapshot):
-    """Stands for a tensor that a run did not have: reading it raises, with the reason."""
-
-    __slots__ = ("_reason",)
-
-    def __init__(self, reason: str) -> None:
-        super().__init__((), "")
-        self._reason = reason
-
-    @property
-    def nbytes(self) -> int:
-        """Nothing."""
-        return 0
-
-    def numpy(self) -> NDArray[Any]:
-        """Raises: there is none.
-
-        Raises:
-            UnsupportedTensorError: always, with the reason.
-        """
-        raise UnsupportedTensorError(self._reason)
 
 
 class Shard(NamedTuple):

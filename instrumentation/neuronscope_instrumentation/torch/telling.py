@@ -6,20 +6,20 @@ it tells observers; Python's way is its twin.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from torch import nn
 
 from neuronscope.compiled import choose, find
 from neuronscope.engine.guard import GUARD
-from neuronscope.instrumentation import LayerCallback
 from neuronscope.signals.tensors import TensorSummary
 from neuronscope.summaries import kernel
+from neuronscope_instrumentation.common.host_arrays import NOTHING
+from neuronscope_instrumentation.common.observing import Lender, Observer
 from neuronscope_instrumentation.torch import layout
 from neuronscope_instrumentation.torch.internals import (
     COMPILING,
@@ -29,49 +29,10 @@ from neuronscope_instrumentation.torch.internals import (
     set_dynamo,
 )
 from neuronscope_instrumentation.torch.outputs import first_tensor
-from neuronscope_instrumentation.torch.snapshot import NOTHING, TorchSnapshot
+from neuronscope_instrumentation.torch.snapshot import TorchSnapshot
 from neuronscope_instrumentation.torch.summary import ELEMENTS, OTHER_KEYS
 
-
-class _Notifying(threading.local):
-    now = False
-
-
-_notifying: Final = _Notifying()
-
-
-class PlainObserverTurns:
-    """What telling an observer needs of it."""
-
-    __slots__ = ("active", "callback", "site", "slot")
-
-    active: bool
-    callback: LayerCallback
-    site: str
-    slot: object
-
-
-ObserverTurns = PlainObserverTurns
-if not TYPE_CHECKING:
-    ObserverTurns = find("ObserverTurns") or PlainObserverTurns
-
-
-class Observer(ObserverTurns):
-    """One callback on one module.
-
-    Attributes:
-        slot: the module's, which tells it.
-        active: False once undone; a forward already under way then no longer calls it.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, slot: object, callback: LayerCallback) -> None:
-        self.slot = slot
-        self.callback = callback
-        self.active = True
-        name = getattr(callback, "__qualname__", type(callback).__qualname__)
-        self.site = f"torch.observer:{name}"  # a callback that keeps failing is switched off alone
+LENDER: Final = Lender()
 
 
 class Tap(Protocol):
@@ -122,25 +83,13 @@ def _notify_safely(observers: tuple[Observer, ...], output: object) -> None:
 
 
 def _notify(observers: tuple[Observer, ...], output: object) -> None:
-    """Hand the output's first tensor to the observers; what they run is not observed itself."""
-    if _notifying.now:
-        return
-    tensor = first_tensor(output)
-    if tensor is None:
-        return
-    snapshot = TorchSnapshot(tensor)
-    _notifying.now = True
-    try:
-        for observer in observers:
-            if observer.active:
-                GUARD.call(observer.site, observer.callback, snapshot)
-    finally:
-        _notifying.now = False
-        snapshot.close()
+    """Lend the output's first tensor to the observers."""
+    if not LENDER.busy and (tensor := first_tensor(output)) is not None:
+        LENDER.lend(observers, TorchSnapshot(tensor))
 
 
 def _plain_is_notifying() -> bool:
-    return _notifying.now
+    return LENDER.busy
 
 
 # Do observers run in this thread?
