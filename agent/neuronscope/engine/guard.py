@@ -5,15 +5,20 @@ Every entry into our code from a thread of the service goes through `Guard.call`
 left alone for good.  Nothing is raised into the service.  Under our own tests `reraise` is set, so that
 the rule cannot hide our bugs.
 
+What a signal handler of the service raises while our code runs is no fault of ours: it goes on.
+
 `except Exception` stands in this file and nowhere else.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import signal
 import threading
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,7 +98,8 @@ class Guard:
     def contain(self, site: str, function: Callable[..., R], *args: object, default: D = None) -> R | D:  # type: ignore[assignment]
         """Like `call`, for the worker's work: nothing that it raises gets out, and it is always tried again.
 
-        Even `SystemExit`: a `sys.exit` in an exporter must not end the worker.  Ctrl-C is the service's.
+        Even `SystemExit`: a `sys.exit` in an exporter must not end the worker.  Ctrl-C is the service's, and
+        so is a `sys.exit` in a signal handler of its.
         """
         try:
             return function(*args)
@@ -104,14 +110,18 @@ class Guard:
             return default
 
     def fault(self, site: str, error: BaseException) -> None:
-        """Take note of a fault at `site`; raises it only under our own tests."""
+        """Take note of a fault at `site`; raises it if it is none, and under our own tests."""
         if self.reraise:
             raise error
         try:
-            self._note(site, error)
+            ours = not _is_of_signal(error)
+            if ours:
+                self._note(site, error)
         except Exception:
             # A handler of the service's log may raise, and so may counting; there is nobody left to tell.
             return
+        if not ours:
+            raise error
 
     def _note(self, site: str, error: BaseException) -> None:
         kind = type(error).__name__
@@ -139,6 +149,30 @@ class Guard:
         """Forget all faults (tests, and the child of a fork)."""
         self.faults.clear()
         self.disabled.clear()
+
+
+def _is_of_signal(error: BaseException) -> bool:
+    """Has a signal handler of the service raised it: a time limit of Celery's, or `sys.exit` at SIGTERM?"""
+    if threading.current_thread() is not threading.main_thread():
+        return False  # handlers run in that one
+    where, handlers = error.__traceback__, frozenset(_handlers())
+    while where is not None:
+        if where.tb_frame.f_code in handlers:
+            return True
+        where = where.tb_next
+    return False
+
+
+def _handlers() -> Iterator[CodeType]:
+    """The code of the signal handlers that are installed now."""
+    for number in range(1, signal.NSIG):
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
+        for function in (handler, getattr(handler, "__call__", None)):  # noqa: B004 - its code is wanted
+            code = getattr(function, "__code__", None)
+            if isinstance(code, CodeType):
+                yield code
 
 
 GUARD = Guard()

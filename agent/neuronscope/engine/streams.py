@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import weakref
 from array import array
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import GeneratorType
@@ -33,7 +34,8 @@ class StreamState:
         first_content_ns: when the first chunk with content came.
         end: how the stream ended.
         fetching: the SDK is fetching the next chunk.
-        source: the SDK's generator, which can tell that by itself.
+        source: the SDK's generator, which can tell that by itself.  Held weakly: who keeps the HTTP response,
+            which knows us, must not keep the stream open.
     """
 
     __slots__ = (
@@ -72,12 +74,13 @@ class StreamState:
         self.end: StreamEnd | None = None
         self.error: BaseException | None = None
         self.fetching = False
-        self.source: GeneratorType[Any, Any, Any] | None = None
+        self.source: weakref.ref[GeneratorType[Any, Any, Any]] | None = None
 
     @property
     def reading(self) -> bool:
         """Is the SDK fetching the next chunk?  What it closes then, it closes by itself."""
-        return self.fetching or (self.source is not None and self.source.gi_running)
+        source = None if self.source is None else self.source()
+        return self.fetching or (source is not None and source.gi_running)
 
     @property
     def chunks(self) -> list[Any]:
@@ -219,7 +222,7 @@ def _observed(inner: Generator[Any, Any, Any], state: StreamState) -> Generator[
     What is sent or thrown into it goes to the inner one, and so does its return value the other way.
     """
     take, asked, advance = state.seen.take, state.seen.asked, inner.__next__
-    state.source = cast("GeneratorType[Any, Any, Any]", inner)
+    state.source = weakref.ref(cast("GeneratorType[Any, Any, Any]", inner))
     try:
         chunk = advance()
         while True:

@@ -69,7 +69,7 @@ def snapshot_in_python(client: Any, arguments: dict[str, Any], content: bool) ->
     body = told.get("json_data")
     if body.__class__ is not dict and mapping(body) is None:
         return None
-    extra = told.get("extra_json")
+    extra = mapping(told.get("extra_json"))
     if extra:
         body = {**body, **extra}  # as the SDK merges `extra_body`
     kept = subset(body, KEPT)
