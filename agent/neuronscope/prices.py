@@ -60,7 +60,9 @@ class Price:
         tiers: what other service tiers multiply them by.
         as_of: when the price was looked up.
         source: where.
-        cache_write_1h: of tokens that the cache keeps for an hour.
+        cache_write_1h: of tokens that the cache keeps for an hour.  Anthropic's is twice `input`, where
+            `cache_write`, for five minutes, is 1.25 times as much.  Source: Anthropic's documentation,
+            "Prompt caching", section "Pricing".
     """
 
     provider: str
