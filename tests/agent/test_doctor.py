@@ -143,6 +143,19 @@ def test_an_unknown_name_is_wrong_usage() -> None:
     assert "no adapter for opanai" in shown.output
 
 
+def test_a_mistyped_variable_is_told() -> None:
+    """It is ignored by everything else; ours that are no settings are not mistaken for one."""
+    typed = {"NEURONSCOPE_PROMETEUS": "9464", "NEURONSCOPE_OWN": "1", "NEURONSCOPE_CACHE": "/tmp"}
+    told = run("--no-exports", **typed).output
+    assert (
+        "NEURONSCOPE_PROMETEUS is no setting, and does nothing: did you mean NEURONSCOPE_PROMETHEUS?" in told
+    )
+    assert "NEURONSCOPE_OWN is no setting, and does nothing." in told
+    assert "NEURONSCOPE_CACHE" not in told
+    found = json.loads(run("--no-exports", "--format", "json", **typed).output)["unknown_variables"]
+    assert {"NEURONSCOPE_PROMETEUS", "NEURONSCOPE_OWN"} <= set(found)
+
+
 def test_no_exporter_is_a_finding() -> None:
     """What is observed would go nowhere."""
     (found,) = exports()

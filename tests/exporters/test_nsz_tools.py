@@ -175,6 +175,7 @@ def test_merge_and_cut(recording: Path, tmp_path: Path) -> None:
     out.parent.mkdir()
     assert run("merge", recording, tmp_path / "second.nsz", "-o", out).exit_code == 0
     assert len(nsz.read(out).spans) == 7
+    assert json.loads(run("ls", out, "--format", "json").output)["service"] == "rag, other"
     assert run("merge", recording, "-o", out).exit_code == 2
     assert run("cut", out, "-o", out, "--span", "2", "--force").exit_code == 0
     part = nsz.read(out)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Final
 
 import click
 import msgspec
@@ -20,6 +23,9 @@ from neuronscope.summaries import kernel
 
 MARKS = {True: "ok  ", False: "FAIL"}
 SHOWN = 6
+_PREFIX: Final = "NEURONSCOPE_"
+# What we read that is no setting of the agent's.
+_OTHERS: Final = frozenset({"NEURONSCOPE_CONFIG", "NEURONSCOPE_CACHE", compiled.SWITCH})
 
 
 @click.command()
@@ -67,6 +73,7 @@ def doctor(
             "tensor_summaries": kernel.describe(),
             "libraries": [asdict(report) for report in reports],
             "exports": [asdict(examination) for examination in exports],
+            "unknown_variables": list(_unknown(os.environ)),
         }
         click.echo(msgspec.json.encode(told))
     else:
@@ -86,6 +93,8 @@ def _lines(
         yield "FAIL  NEURONSCOPE_ENABLED is false: nothing is observed."
     content = settings.capture_content
     yield f"      content: {content}; budget: {settings.max_overhead_pct:g} %, {settings.overhead_action}"
+    for name, near in _unknown(os.environ).items():
+        yield f"      {name} is no setting, and does nothing{f': did you mean {near}?' if near else '.'}"
     yield ""
     yield "Libraries"
     missing: list[str] = []
@@ -104,6 +113,15 @@ def _lines(
         yield f"  {MARKS[examination.ok]}  {examination.what} → {examination.target}: {examination.detail}"
         if examination.advice:
             yield f"        {examination.advice}"
+
+
+def _unknown(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are named as ours and are none, each with the one that is spelled most like it."""
+    known = {variable for item in fields(Settings) for variable in item.metadata["env"]} | _OTHERS
+    ours = [name for name in env if name.startswith(_PREFIX) and name not in known]
+    spelled = {variable.removeprefix(_PREFIX): variable for variable in known}
+    near = {name: get_close_matches(name.removeprefix(_PREFIX), spelled, 1, 0.8) for name in sorted(ours)}
+    return {name: spelled[found[0]] if found else "" for name, found in near.items()}
 
 
 def _library(report: LibraryReport, *, everything: bool) -> Iterator[str]:

@@ -62,11 +62,12 @@ def _summary(file: Any) -> dict[str, Any]:
         traces.add(head.trace_id)
         first = min(first, int(head.start_time_unix_nano))
         last = max(last, int(head.end_time_unix_nano))
+    services = [str(each.get("service.name", "")) for each in file.resources]
     return {
         "file": str(file.path),
         "bytes": file.size,
         "finished": file.finished,
-        "service": str(file.resource.get("service.name", "")),
+        "service": ", ".join(dict.fromkeys(filter(None, services))),
         "spans": spans,
         "traces": len(traces),
         "errors": errors,

@@ -20,7 +20,7 @@ HEADLINES: Final[Mapping[Kind, str]] = {
     Kind.INDEX_DUPLICATED: "Duplicates in the index came or went",
     Kind.COLLECTION_SWITCHED: "Searches go to another collection",
     Kind.SEARCH_CHANGED: "The search runs another way",
-    Kind.FILTER_CHANGED: "The filter lets other documents through",
+    Kind.FILTER_CHANGED: "The filter lets other documents through than it did, or none",
     Kind.RERANKER_CHANGED: "The reranker changed",
     Kind.PROMPT_CHANGED: "The prompt template changed",
     Kind.SYSTEM_PROMPT_CHANGED: "The system prompt changed",
