@@ -105,6 +105,10 @@ def test_a_file_of_a_directory_that_is_none_is_told_and_hides_no_other(
         (["cut", "good.nsz", "-o", "x.nsz", "--from", "5", "--to", "5"], 2, "--to is not after --from"),
         (["cut", "good.nsz", "-o", "x.nsz", "--span", "ff"], 1, "no span is in this part"),
         (["cut", "good.nsz", "-o", "x.nsz", "--span", "zz"], 2, "'zz' is no hexadecimal id"),
+        (["view", "good.nsz", "--html", "good.nsz"], 2, "good.nsz is named as a recording is"),
+        (["diff", "good.nsz", "good.nsz", "--html", "good.nsz"], 2, "good.nsz is named as a recording is"),
+        (["diff", "good.nsz", "good.nsz", "--markdown", "good.nsz"], 2, "named as a recording is"),
+        (["baseline", "make", "good.nsz", "-o", "good.nsz"], 2, "good.nsz is named as a recording is"),
         (["view", "good.nsz", "--trace", "xyz"], 2, "'xyz' is no beginning of a hexadecimal id"),
         (["view", "good.nsz", "--trace", "ff"], 1, "no trace begins with ff"),
         (["view", "good.nsz", "--trace", "ff", "--format", "json"], 1, "no trace begins with ff"),
@@ -137,6 +141,20 @@ def test_json_has_only_the_traces_asked_for(
         code, out, _ = neuronscope(monkeypatch, capsys, "view", "two.nsz", "--format", "json", *chosen)
         assert code == 0
         assert ("call 1" in out, "call 2" in out) == (chosen[0] == "--trace", chosen[0] == "--last")
+
+
+@pytest.mark.parametrize("each", [[], ["--spans"]])
+def test_a_narrow_terminal_shows_every_column(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], each: list[str]
+) -> None:
+    """It wraps a line that is longer; the file, its bytes and its times are whole."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    code, out, _ = neuronscope(monkeypatch, capsys, "ls", "good.nsz", *each)
+    assert code == 0
+    for words in ["1970-01-01 00:00:00.000", f"{7:032x}" if each else f"{os.stat('good.nsz').st_size:,}"]:
+        assert words in out
+    assert each or "good.nsz" in out
 
 
 @pytest.mark.parametrize("arguments", [["view"], ["view", "--format", "json"]])

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronscope.artifact import load
+from neuronscope.cli.paths import no_recording
 from neuronscope.cli.printing import print_json
 from neuronscope.diagnosis.baseline import Baseline
 from neuronscope.diagnosis.drift import MIN_REFERENCE
@@ -34,6 +35,7 @@ def baseline() -> None:
     "-o",
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
+    callback=no_recording,
     default=Path("retrieval.baseline.json"),
     show_default=True,
     help="File to write.",
@@ -73,9 +75,9 @@ def _tell(made: Baseline, path: Path, format_: str) -> None:
     if format_ == "json":
         print_json(_document(made, path), indent=1)
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=1000)  # a line a row, for grep
+    console = Console(
+        width=1000
+    )  # a line a row: for grep, and a narrow terminal wraps it and leaves out nothing
     when = datetime.fromtimestamp(made.created_unix_ns / 1e9, UTC).isoformat(" ", "seconds")[:19]
     console.print(
         visible(f"{path}: made {when} UTC from {made.source or 'unknown'}"), markup=False, highlight=False

@@ -104,10 +104,8 @@ def _print(rows: list[dict[str, Any]]) -> None:
         )
     for row in rows:
         table.add_row(*[Text(_text(column, row.get(column))) for column in columns])
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=1000)  # a line a row, for grep
-    console.print(table)
+    # A line a row, for grep.  A narrow terminal wraps it; a table of its width would leave columns out.
+    Console(width=1000).print(table)
 
 
 def _text(column: str, value: object) -> str:

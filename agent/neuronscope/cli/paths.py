@@ -15,6 +15,13 @@ RECORDING: Final = click.argument("path", metavar="FILE|DIR", type=_PATH)
 RECORDINGS: Final = click.argument("paths", metavar="FILE|DIR…", nargs=-1, required=True, type=_PATH)
 
 
+def no_recording(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Holds a page or a text off a recording: in a hurry, the one that was to be read."""
+    if path is not None and path.name.endswith((".nsz", ".nsz.open")) and path.is_file():
+        raise click.BadParameter(f"{path} is named as a recording is, which is not what is written there")
+    return path
+
+
 def found_in(path: Path) -> list[Path]:
     """A recording's files: itself, or those of the directory.
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from neuronscope.artifact import Artifact, load
-from neuronscope.cli.paths import RECORDING
+from neuronscope.cli.paths import RECORDING, no_recording
 from neuronscope.cli.printing import print_json
 from neuronscope.replacing import replacement
 from neuronscope.viewer.coverage import not_captured
@@ -33,7 +33,14 @@ def _hexadecimal(_context: click.Context, _parameter: click.Parameter, text: str
 @click.command()
 @RECORDING
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--html", "page", metavar="OUT", type=click.Path(path_type=Path), help="Write one HTML page.")
+@click.option(
+    "--html",
+    "page",
+    metavar="OUT",
+    type=click.Path(path_type=Path),
+    callback=no_recording,
+    help="Write one HTML page.",
+)
 @click.option("--follow", is_flag=True, help="Go on, and show new traces as they end.  Ctrl-C stops.")
 @click.option("--last", metavar="N", type=click.IntRange(1), help="Only the last N traces.")
 @click.option(
