@@ -243,33 +243,6 @@ def test_cache_keeps_every_call_of_many_sites(net: Blocks) -> None:
     assert not cache.output("head").requires_grad
 
 
-def test_a_site_is_cached_once_however_often_it_is_named(net: Blocks) -> None:
-    """By patterns that overlap, an alias, or another path of a module with two."""
-    model = ns.Model.wrap(net)
-    model.alias("blocks", "h")
-    net.tail = net.head
-    with model.trace(X) as t:
-        _ = t.head
-        cache = t.cache("h.*", "h.**", "blocks.1", "tail")
-    assert [len(cache[path]) for path in ("h.0", "h.0.lin", "h.1", "blocks.1", "head", "tail")] == [1] * 6
-    assert cache["blocks.1"][0].output is cache["h.1"][0].output
-    assert torch.equal(cache.output("tail"), t.result)
-
-
-def test_patterns_name_the_modules_that_are_there_now() -> None:
-    """Also once one has gone and another has come."""
-    net = nn.Sequential()
-    net.first = nn.Linear(8, 8)
-    net.last = nn.Linear(8, 8)
-    model = ns.Model.wrap(net)
-    with model.trace(X) as t:
-        assert [site.path for site in t.sites("*")] == ["first", "last"]
-    del net.first
-    net.extra = nn.Linear(8, 8)
-    with model.trace(X) as t:
-        assert [site.path for site in t.sites("*")] == ["last", "extra"]
-
-
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
 def test_nested_tensors_are_replaced_part_by_part() -> None:
     """They have no shape, but parts that have."""

@@ -71,23 +71,51 @@ put_in(NsSlot *slot, NsSite *site, NsRun *run, PyObject *module)
     return done;
 }
 
+/* Whether a module is still where it was found: a dictionary, a key and what is there, for each step. */
+static int
+leads_there(PyObject *line)
+{
+    if (!PyTuple_Check(line))
+        return 0;
+    for (Py_ssize_t i = 0; i + 2 < PyTuple_Size(line); i += 3) {
+        PyObject *siblings = PyTuple_GetItem(line, i);
+        if (!PyDict_Check(siblings))
+            return 0;
+        if (PyDict_GetItemWithError(siblings, PyTuple_GetItem(line, i + 1)) != PyTuple_GetItem(line, i + 2))
+            return PyErr_Occurred() ? -1 : 0;
+    }
+    return 1;
+}
+
+/* The site of the module that calls another one's, watched as well; None: there is none. */
+static int
+comes_too(PyObject *run, PyObject *above)
+{
+    if (above == Py_None)
+        return 1;
+    PyObject *site = ns_found(run, above);
+    Py_XDECREF(site); /* the run has it */
+    return site != NULL ? 1 : PyErr_Occurred() ? -1 : 0;
+}
+
 /* A site of an earlier run of the handle, in this one: whether all is as it was then. */
 static int
 come(NsSite *site)
 {
     NsRun *run = (NsRun *)site->run;
-    PyObject *place = site->place, *tree = site->tree, *siblings, *key, *module, *slot;
+    PyObject *place = site->place, *tree = site->tree, *module, *slot;
     if (run == NULL || !PyObject_TypeCheck((PyObject *)run, ns_run_type) || run->closed != Py_False ||
         hidden == NULL || tree == NULL || place == NULL || !PyTuple_Check(place) || PyTuple_Size(place) != 4)
         return 0;
-    siblings = PyTuple_GetItem(place, 0);
-    key = PyTuple_GetItem(place, 1);
-    module = PyTuple_GetItem(place, 2);
-    slot = PyTuple_GetItem(place, 3);
-    if (!PyDict_Check(siblings) || !PyObject_TypeCheck(slot, ns_slot_type) || !PyList_Check(run->present))
+    module = PyTuple_GetItem(place, 1);
+    slot = PyTuple_GetItem(place, 2);
+    if (!PyObject_TypeCheck(slot, ns_slot_type) || !PyList_Check(run->present))
         return 0;
-    if (PyDict_GetItemWithError(siblings, key) != module)
-        return PyErr_Occurred() ? -1 : 0;
+    int same = leads_there(PyTuple_GetItem(place, 0));
+    if (same > 0)
+        same = comes_too((PyObject *)run, PyTuple_GetItem(place, 3));
+    if (same <= 0)
+        return same;
     PyObject *kind = PyObject_GetAttr(tree, site_class_name);
     Py_XDECREF(kind); /* the tree has it */
     if (kind != (PyObject *)Py_TYPE((PyObject *)site))

@@ -24,7 +24,7 @@ def leaf_layers(model: nn.Module) -> list[LayerSpec]:
     return [
         LayerSpec(path, type(module).__name__, None, _own_parameters(module))
         for path, module in _modules(model)
-        if _computes(module) and not any(_computes(child) for child in _below(module))
+        if computes(module) and not any(computes(child) for child in _below(module))
     ]
 
 
@@ -42,7 +42,7 @@ def find_layer(model: nn.Module, path: str) -> nn.Module:
         raise _not_found(model, path) from None
     if module is None:
         raise _not_found(model, path)
-    if not _computes(module):
+    if not computes(module):
         raise LayerNotFoundError(
             f"{path!r} is a {type(module).__name__}: it holds layers and never runs itself. "
             f"Watch what it holds: {path}.*"
@@ -56,7 +56,7 @@ def match_layers(model: nn.Module, pattern: str) -> list[str]:
         find_layer(model, pattern)
         return [pattern]
     expression = layer_paths.expression(pattern)
-    paths = [p for p, m in _modules(model) if p and expression.fullmatch(p) and _computes(m)]
+    paths = [p for p, m in _modules(model) if p and expression.fullmatch(p) and computes(m)]
     if not paths:
         raise _not_found(model, pattern)
     return paths
@@ -71,7 +71,7 @@ def block_paths(model: nn.Module) -> list[str]:
     """See `TorchAdapter.block_paths`."""
     lists = dict(_block_lists(model, nn.ModuleList)) or dict(_block_lists(model, nn.Sequential))
     if not lists:
-        return [path for path, child in model.named_children() if _computes(child)]
+        return [path for path, child in model.named_children() if computes(child)]
     sizes = {path: _all_parameters(blocks) for path, blocks in lists.items()}
     enough = max(sizes.values()) * _MIN_SHARE
     return [
@@ -117,7 +117,7 @@ def _modules(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     return cast(Iterable[tuple[str, nn.Module]], model.named_modules())
 
 
-def _computes(module: nn.Module) -> bool:
+def computes(module: nn.Module) -> bool:
     """False for containers that only hold modules or parameters."""
     return "forward" in module.__dict__ or _forward(module) is not nn.Module.forward
 
@@ -165,5 +165,5 @@ def _block_lists(model: nn.Module, kind: type[nn.Module]) -> Iterator[tuple[str,
 
 
 def _not_found(model: nn.Module, wanted: str) -> LayerNotFoundError:
-    paths = [path for path, module in _modules(model) if path and _computes(module)]
+    paths = [path for path, module in _modules(model) if path and computes(module)]
     return layer_paths.not_found(type(model).__name__, paths, wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from torch import nn
@@ -17,8 +17,9 @@ from neuronscope_instrumentation.torch.slot import Slot
 from neuronscope_instrumentation.torch.slots import visit
 
 SPARE_RUNS: Final = 4  # kept for the next traces of a handle; each knows the sites that it had
-# Where a module is found (dictionary and key), the module, and a slot for it.
-_Place = tuple[Mapping[str, Any], str, nn.Module, Slot]
+# A module's place: the way to it (for each step from the model on, a dictionary, a key and what is there),
+# the module, a slot for it, and the path of the module around it that runs, if that is not the model.
+_Place = tuple[tuple[Any, ...], nn.Module, Slot, str | None]
 
 
 class Tree:
@@ -53,7 +54,9 @@ class Tree:
         self.site_class: type[Site] = Site
         self._runs: list[Run] = []
         self._matched: dict[str, tuple[list[str], list[str]]] = {}
-        self._places: dict[str, _Place] = {"": ({"": model}, "", model, Slot(model).prepare(model))}
+        self._places: dict[str, _Place] = {
+            "": (({"": model}, "", model), model, Slot(model).prepare(model), None)
+        }
 
     def site(self, run: Run, path: str) -> Site:
         """The site of a path in a run; made, and its module watched, when first asked for.
@@ -70,19 +73,24 @@ class Tree:
             raise TraceClosedError(f"{path or 'the model'!r} was asked for outside of the trace's block")
         site = run.sites.get(path)
         place = self._places.get(path) if site is None else site.place
-        if place is None or place[0].get(place[1]) is not place[2]:
+        if place is None or not _leads_there(place):
             run.sites.pop(path, None)
             full = self.resolve(path)
             if full != path:
                 return self.site(run, full)
             place = self._places[path] = self._place(path)
             site = None
+        _, module, slot, above = place
+        if above is not None:
+            self.site(
+                run, above
+            )  # now: it may begin before it is asked for, and its output be read after this
         if site is None or site.__class__ is not self.site_class:
-            site = self.site_class(self, run, path, place[2])
+            site = self.site_class(self, run, path, module)
             site.place = place
         elif site.here:  # a module with several paths is one site
             return site
-        there: object = visit(place[3], place[2], site)
+        there: object = visit(slot, module, site)
         if there is not site:
             site = cast(Site, there)
         if site.path == path:
@@ -96,9 +104,11 @@ class Tree:
 
     def come_again(self, run: Run, site: Site) -> Site:
         """A site of an earlier run, asked for in this one: `new_site` without its look-ups."""
-        siblings, key, module, slot = site.place
-        if siblings.get(key) is not module or site.__class__ is not self.site_class or run.closed:
+        _, module, slot, above = site.place
+        if not _leads_there(site.place) or site.__class__ is not self.site_class or run.closed:
             return self.new_site(run, site.path)
+        if above is not None:
+            self.site(run, above)
         if visit(slot, module, site) is not site:
             return self.new_site(run, site.path)
         site.here = True
@@ -263,29 +273,20 @@ class Tree:
         return self.site(site.run, _join(site.path, name))
 
     def _place(self, path: str) -> _Place:
-        parent: Any = self.model
-        *parts, last = path.split(".")
-        if last in self.attached and not parts:
-            return (
-                self.attached,
-                last,
-                self.attached[last],
-                Slot(self.attached[last]).prepare(self.attached[last]),
-            )
-        if parts and parts[0] in self.attached:
-            parent = self.attached[parts.pop(0)]
-        for part in parts:
-            parent = self.children(cast(nn.Module, parent)).get(part)
-            if parent is None:
-                layers.find_layer(self.model, path)  # raises, and names what is close
-        siblings: Any = cast(Any, parent)._modules
-        if not hasattr(siblings, "get"):  # TorchScript's
-            siblings = self.children(cast(nn.Module, parent))
-        module = siblings.get(last)
-        if module is None:
-            layers.find_layer(self.model, path)
-        found = cast(nn.Module, module)
-        return siblings, last, found, Slot(found).prepare(found)
+        parts = path.split(".")
+        siblings: Any = self.attached if parts[0] in self.attached else _siblings(self.model)
+        line: list[Any] = []
+        above: str | None = None
+        module = self.model
+        for number, part in enumerate(parts):
+            found: nn.Module | None = siblings.get(part)
+            module = layers.find_layer(self.model, path) if found is None else found  # it raises
+            line += siblings, part, module
+            if number + 1 < len(parts):
+                siblings = _siblings(module)
+                if layers.computes(module):  # a list of modules is never called
+                    above = ".".join(parts[: number + 1])
+        return tuple(line), module, Slot(module).prepare(module), above
 
     def _no_attribute(self, site: Site, name: str) -> AttributeError:
         names: Sequence[str] = [
@@ -297,6 +298,17 @@ class Tree:
             f"{site.path or 'the model'!r} has neither a submodule nor a view {name!r}. "
             f"There are: {', '.join(close)}"
         )
+
+
+def _siblings(module: nn.Module) -> Any:
+    children: Any = cast(Any, module)._modules
+    return children if hasattr(children, "get") else Tree.children(module)  # TorchScript's has not
+
+
+def _leads_there(place: _Place) -> bool:
+    """Is the module still where it was found?"""
+    line = place[0]
+    return all(line[i].get(line[i + 1]) is line[i + 2] for i in range(0, len(line), 3))
 
 
 def _join(path: str, name: str) -> str:
