@@ -198,6 +198,50 @@ def test_sizes(attributes: dict[Any, Any], odd: bool) -> None:
     assert NATIVE.attributes_bytes(given_) == sizes.attributes_bytes_in_python(given_)
 
 
+class _Text(str):
+    __slots__ = ()
+
+
+_held = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.text().map(_Text),
+    lambda inner: (
+        st.lists(inner, max_size=9)
+        | st.lists(inner, max_size=9).map(tuple)
+        | st.dictionaries(st.text(), inner)
+        | st.dictionaries(st.text(), inner).map(Odd)
+    ),
+    max_leaves=60,
+)
+
+
+@everything
+@given(_held)
+def test_what_values_hold(value: Any) -> None:
+    """Down to the depth that is looked into, and by a sample of long lists."""
+    assert NATIVE.make_held_bytes(sizes.held_bytes_in_python)(value) == sizes.held_bytes_in_python(value)
+
+
+def test_what_values_hold_beyond_all_memory() -> None:
+    """One text in many places counts in each: Python's whole numbers have no end."""
+    value: Any = "x" * (1 << 20)
+    for _ in range(4):
+        value = [value] * (1 << 16)
+    held = sizes.held_bytes_in_python(value)
+    assert held > 1 << 64
+    assert NATIVE.make_held_bytes(sizes.held_bytes_in_python)(value) == held
+
+
+def test_what_an_object_raises_when_it_is_weighed_comes_through() -> None:
+    """The guard above counts it."""
+
+    class Broken(dict[str, Any]):
+        def values(self) -> Any:
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        NATIVE.make_held_bytes(sizes.held_bytes_in_python)({"a": [Broken(x=1)]})
+
+
 @everything
 @given(st.builds(Told, _values, _values, _values))
 def test_fields_that_become_attributes(told: Told) -> None:

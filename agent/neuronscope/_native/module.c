@@ -26,6 +26,7 @@ static PyMethodDef functions[] = {
     ONE("count", ns_count_of),
     ONE("items", ns_items_of),
     ONE("make_fields", ns_make_fields),
+    ONE("make_held_bytes", ns_make_held_bytes),
     ONE("make_pick", ns_make_pick),
     FAST("make_teller", ns_make_teller),
     FAST("subset", ns_subset),

@@ -21,6 +21,7 @@ PyObject *ns_encode_attributes(PyObject *module, Args args, Py_ssize_t n);  /* p
 PyObject *ns_bill(PyObject *module, Args args, Py_ssize_t n);               /* bills.c */
 PyObject *ns_mask(PyObject *module, Args args, Py_ssize_t n);               /* policy.c */
 PyObject *ns_attributes_bytes(PyObject *module, PyObject *attributes);      /* policy.c */
+PyObject *ns_make_held_bytes(PyObject *module, PyObject *twin);             /* sizes.c */
 PyObject *ns_make_set_attributes(PyObject *module, PyObject *tools);        /* filling.c */
 PyObject *ns_add_fields(PyObject *module, Args args, Py_ssize_t n);         /* facts.c */
 PyObject *ns_text_of(PyObject *module, PyObject *value);                   /* facts.c */

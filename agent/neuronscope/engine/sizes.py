@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ _TOLD: Final = 64  # names of removed attributes that are listed
 MAX_SPAN_BYTES: Final = 1 << 20
 
 
-def held_bytes(value: Any, depth: int = 4) -> int:
+def held_bytes_in_python(value: Any, depth: int = 4) -> int:
     """About how much plain values hold: texts by their length, long lists by a sample of their items."""
     kind = value.__class__
     if kind is str or kind is bytes:
@@ -33,18 +33,24 @@ def held_bytes(value: Any, depth: int = 4) -> int:
     size = 0
     if kind is dict or issubclass(kind, Mapping):
         for item in value.values():
-            size += len(item) if item.__class__ is str else held_bytes(item, depth - 1)
+            size += len(item) if item.__class__ is str else held_bytes_in_python(item, depth - 1)
     elif issubclass(kind, _SEQUENCES):
         whole = len(value)
         if whole > _SAMPLE:
             value = (value[0], *value[1 - _SAMPLE :])
         for item in value:
-            size += held_bytes(item, depth - 1)
+            size += held_bytes_in_python(item, depth - 1)
         if whole > _SAMPLE:
             size = size * whole // _SAMPLE
     elif issubclass(kind, (str, bytes)):
         size = len(value)
     return size
+
+
+_make_held_bytes: Final = compiled.find("make_held_bytes")
+held_bytes: Final[Callable[[Any], int]] = (
+    held_bytes_in_python if _make_held_bytes is None else _make_held_bytes(held_bytes_in_python)
+)
 
 
 def span_bytes(record: SpanRecord) -> int:
