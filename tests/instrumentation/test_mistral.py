@@ -5,6 +5,7 @@ What holds for every client is in `tests/contract/test_client_contract.py`.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -35,9 +36,9 @@ from neuronscope_instrumentation.mistral.requests import (
 from neuronscope_instrumentation.mistral.responses import (
     fold_chunk,
     has_content,
-    read_embeddings,
     read_response,
 )
+from neuronscope_instrumentation.openai.embeddings import read_embeddings
 
 integration = pytest.mark.integration
 
@@ -179,6 +180,15 @@ def test_messages_become_opentelemetrys_parts() -> None:
     ]
     result = read_message({"role": "tool", "tool_call_id": "c1", "content": "42"})
     assert list(result.parts) == [{"type": "tool_call_response", "id": "c1", "response": "42"}]
+
+
+def test_the_length_of_a_vector_in_base64_is_told() -> None:
+    """`encoding_format` may ask for it."""
+    vector = base64.b64encode(bytes(4 * 7)).decode()
+    answer = {"model": "mistral-embed", "data": [{"embedding": vector}], "usage": {"prompt_tokens": 3}}
+    assert EMBEDDINGS.read_response is read_embeddings
+    found = read_embeddings(json.dumps(answer).encode(), False)
+    assert (found.dimensions, found.input_tokens) == (7, 3)
 
 
 @pytest.mark.parametrize("odd", [b"", b"not json", b"[]", b'{"choices": 3, "usage": []}', None, "text", []])

@@ -24,10 +24,8 @@ _MODALITIES: Final = {"image": "image", "document": "document", "container_uploa
 
 
 def read_message(message: Any) -> Message:
-    """One message that was sent; results of tools are the tool's words, not the user's."""
-    parts = list(content_parts(field(message, "content")))
-    only_results = bool(parts) and all(part["type"] == "tool_call_response" for part in parts)
-    return Message("tool" if only_results else text(field(message, "role")) or "user", parts)
+    """One message that was sent."""
+    return common.message(text(field(message, "role")), content_parts(field(message, "content")))
 
 
 def read_answer(blocks: Any, stop_reason: str | None) -> Message:

@@ -15,7 +15,6 @@ from neuronscope.instrumentation import (
     Kind,
     Operation,
     Request,
-    Response,
     Snapshot,
     WrappedMethod,
 )
@@ -26,8 +25,7 @@ from neuronscope_instrumentation.chroma.searches import (
     snapshot_query,
     snapshot_search,
 )
-from neuronscope_instrumentation.common.fields import count
-from neuronscope_instrumentation.common.retrieval import size, store_error
+from neuronscope_instrumentation.common.retrieval import nothing, read_rows, size, store_error
 
 Arguments = dict[str, Any]
 COLLECTIONS: Final = (
@@ -67,11 +65,6 @@ def read_store(kept: Mapping[str, Any], _content: bool) -> Request:
     )
 
 
-def read_rows(rows: Any, _content: bool) -> Response:
-    """How many rows a listing returned."""
-    return Response(returned=count(rows))
-
-
 STORE: Final = Endpoint(
     operation=Operation.STORE, read_request=read_store, read_response=read_rows, read_error=store_error
 )
@@ -81,14 +74,10 @@ def _ids(result: Any) -> int:
     return len(result["ids"])
 
 
-def _nothing(_result: Any) -> None:
-    """Nothing is read of the results of writes."""
-
-
 class _Row(NamedTuple):
     name: str
     snapshot: Callable[[Any, Arguments, bool], Snapshot | None] = _collection
-    unwrap: Callable[[Any], Any] = _nothing
+    unwrap: Callable[[Any], Any] = nothing
     optional: bool = False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -155,21 +156,16 @@ read_headers: Final = header_reader(
     {"requests": "x-trial-endpoint-call-{bound}"}, ("x-debug-trace-id", "x-request-id")
 )
 
-
-def _generating(operation: Operation) -> Endpoint:
-    return Endpoint(
-        operation=operation,
-        read_request=read_chat_request,
-        read_response=read_chat,
-        fold_chunk=fold_event,
-        is_content=has_content,
-        is_complete=is_done,
-        read_headers=read_headers,
-    )
-
-
-CHAT: Final = _generating(Operation.CHAT)
-GENERATE: Final = _generating(Operation.TEXT_COMPLETION)
+CHAT: Final = Endpoint(
+    operation=Operation.CHAT,
+    read_request=read_chat_request,
+    read_response=read_chat,
+    fold_chunk=fold_event,
+    is_content=has_content,
+    is_complete=is_done,
+    read_headers=read_headers,
+)
+GENERATE: Final = replace(CHAT, operation=Operation.TEXT_COMPLETION)
 EMBEDDINGS: Final = Endpoint(
     operation=Operation.EMBEDDINGS,
     read_request=embeddings_reader(parameters("model", "input_count", dimensions="output_dimension")),

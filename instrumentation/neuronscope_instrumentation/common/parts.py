@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import binascii
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from neuronscope.instrumentation import Message
 from neuronscope_instrumentation.common.fields import field, items, text
 
 Part = Mapping[str, Any]
@@ -32,6 +33,13 @@ def content_parts(content: Any, read_block: Callable[[Any], Part]) -> Iterator[P
         return
     for block in items(content):
         yield read_block(block)
+
+
+def message(role: str | None, content: Iterable[Part]) -> Message:
+    """One message; results of tools alone are the tool's words, though sent as the user's."""
+    parts = list(content)
+    only_results = bool(parts) and all(part["type"] == "tool_call_response" for part in parts)
+    return Message("tool" if only_results else role or "user", parts)
 
 
 def thought(thinking: Any) -> str:

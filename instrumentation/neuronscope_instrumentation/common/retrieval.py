@@ -1,7 +1,8 @@
 """What the adapters of vector stores share.  Pure functions over foreign values; nothing is consumed.
 
 In the caller's thread: `kept_vector`, `kept_vectors` copy what a search was asked with, `size` counts what a
-write holds.  In the worker: `hits` turns columns of a result into hits, `store_error` reads an exception.
+write holds, `nothing` and `whole` are what may be kept of a result.  In the worker: `hits` turns columns of a
+result into hits, `read_rows` tells how many there are, `store_error` reads an exception.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from neuronscope.engine.invocation import type_name
-from neuronscope.instrumentation import ErrorFacts, Hit, Query
+from neuronscope.instrumentation import ErrorFacts, Hit, Query, Response
 from neuronscope.signals import names
+from neuronscope_instrumentation.common.fields import count
 
 MAX_RANKS: Final = 256  # of a reranking that are recorded
 # Vectors of one call that are kept: as many as have a record of their own.
@@ -59,6 +61,15 @@ def size(points: Any) -> int | None:
         return rows
     shape = getattr(points, "shape", None)
     return int(cast("tuple[int, ...]", shape)[0]) if isinstance(shape, tuple) and shape else None
+
+
+def nothing(_result: object) -> None:
+    """What is kept of a result of which nothing is read, as of most writes'."""
+
+
+def whole(result: Any) -> Any:
+    """What is kept of a result that stays as it is."""
+    return result
 
 
 # --- in the worker ------------------------------------------------------------------------------------------
@@ -132,6 +143,11 @@ def rerank_facts(order: Sequence[Any], scores: Sequence[Any]) -> dict[str, Any]:
         told[names.RERANK_TOP_WAS] = ranks[0]
         told[names.RERANK_SHIFT] = sum(abs(was - now) for now, was in enumerate(ranks)) / len(ranks)
     return told
+
+
+def read_rows(rows: Any, _content: bool) -> Response:
+    """How many rows a listing returned."""
+    return Response(returned=count(rows))
 
 
 def store_error(error: BaseException) -> ErrorFacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from neuronscope.instrumentation import Endpoint, Message, Operation, Peer, Request, Response, Snapshot
@@ -192,15 +193,11 @@ def _fold(so_far: Response, chunk: Any, content: bool) -> Response:
     return read_result(chunk.result, content) if isinstance(chunk, End) else so_far
 
 
-def _endpoint(operation: Operation) -> Endpoint:
-    return Endpoint(
-        operation=operation,
-        read_request=read_request,
-        read_response=read_result,
-        fold_chunk=_fold,
-        is_content=bool,
-    )
-
-
-CHAT: Final = _endpoint(Operation.CHAT)
-COMPLETION: Final = _endpoint(Operation.TEXT_COMPLETION)
+CHAT: Final = Endpoint(
+    operation=Operation.CHAT,
+    read_request=read_request,
+    read_response=read_result,
+    fold_chunk=_fold,
+    is_content=bool,
+)
+COMPLETION: Final = replace(CHAT, operation=Operation.TEXT_COMPLETION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace as change
 from functools import lru_cache
 from typing import Any, Final
 
@@ -155,18 +156,14 @@ def width(result: Any) -> int | None:
     return len(vectors) if isinstance(first, float) else len(items(first)) or None
 
 
-def _model(operation: Operation) -> Endpoint:
-    return Endpoint(
-        operation=operation,
-        read_request=_read_model_request,
-        read_response=_read_model_response,
-        fold_chunk=_fold,
-        is_content=bool,
-    )
-
-
-CHAT: Final = _model(Operation.CHAT)
-COMPLETION: Final = _model(Operation.TEXT_COMPLETION)
+CHAT: Final = Endpoint(
+    operation=Operation.CHAT,
+    read_request=_read_model_request,
+    read_response=_read_model_response,
+    fold_chunk=_fold,
+    is_content=bool,
+)
+COMPLETION: Final = change(CHAT, operation=Operation.TEXT_COMPLETION)
 EMBEDDINGS: Final = Endpoint(
     operation=Operation.EMBEDDINGS,
     read_request=_read_embedding_request,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -18,9 +19,9 @@ from neuronscope_instrumentation.mistral.messages import read_message
 from neuronscope_instrumentation.mistral.responses import (
     fold_chunk,
     has_content,
-    read_embeddings,
     read_response,
 )
+from neuronscope_instrumentation.openai.embeddings import read_embeddings
 
 
 class _Head(msgspec.Struct):
@@ -122,21 +123,16 @@ read_headers: Final = header_reader(
     ("mistral-correlation-id", "x-request-id"),
 )
 
-
-def _generating(operation: Operation) -> Endpoint:
-    return Endpoint(
-        operation=operation,
-        read_request=read_request,
-        read_response=read_response,
-        fold_chunk=fold_chunk,
-        is_content=has_content,
-        is_complete=is_done,
-        read_headers=read_headers,
-    )
-
-
-CHAT: Final = _generating(Operation.CHAT)
-COMPLETION: Final = _generating(Operation.TEXT_COMPLETION)
+CHAT: Final = Endpoint(
+    operation=Operation.CHAT,
+    read_request=read_request,
+    read_response=read_response,
+    fold_chunk=fold_chunk,
+    is_content=has_content,
+    is_complete=is_done,
+    read_headers=read_headers,
+)
+COMPLETION: Final = replace(CHAT, operation=Operation.TEXT_COMPLETION)
 EMBEDDINGS: Final = Endpoint(
     operation=Operation.EMBEDDINGS,
     read_request=read_embeddings_request,

@@ -113,14 +113,3 @@ def has_content(chunk: Any) -> bool:
         if field(delta, "content") or field(delta, "tool_calls"):
             return True
     return False
-
-
-def read_embeddings(result: Any, content: bool) -> Response:
-    """An embeddings answer in our words: never a vector, only its length."""
-    answer = document(result)
-    vectors = items(field(answer, "data"))
-    return Response(
-        model=text(field(answer, "model")),
-        input_tokens=count(field(field(answer, "usage"), "prompt_tokens")),
-        dimensions=len(items(field(vectors[0], "embedding"))) or None if vectors else None,
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -84,19 +85,15 @@ def _messages(arguments: Mapping[str, Any]) -> list[Message]:
     return messages or ([Message("user", prompt)] if prompt else [])
 
 
-def _generating(operation: Operation) -> Endpoint:
-    return Endpoint(
-        operation=operation,
-        read_request=read_request,
-        read_response=read_response,
-        fold_chunk=fold_part,
-        is_content=has_content,
-        is_complete=is_done,
-    )
-
-
-CHAT: Final = _generating(Operation.CHAT)
-COMPLETION: Final = _generating(Operation.TEXT_COMPLETION)
+CHAT: Final = Endpoint(
+    operation=Operation.CHAT,
+    read_request=read_request,
+    read_response=read_response,
+    fold_chunk=fold_part,
+    is_content=has_content,
+    is_complete=is_done,
+)
+COMPLETION: Final = replace(CHAT, operation=Operation.TEXT_COMPLETION)
 EMBEDDINGS: Final = Endpoint(
     operation=Operation.EMBEDDINGS,
     read_request=embeddings_reader(parameters("model", "dimensions", "input_count")),

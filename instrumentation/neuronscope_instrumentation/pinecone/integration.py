@@ -23,8 +23,8 @@ from neuronscope.instrumentation import (
     Snapshot,
     WrappedMethod,
 )
-from neuronscope_instrumentation.common.fields import count, document, field, items, mapping
-from neuronscope_instrumentation.common.retrieval import size, store_error
+from neuronscope_instrumentation.common.fields import document, field, items, mapping
+from neuronscope_instrumentation.common.retrieval import nothing, read_rows, size, store_error, whole
 from neuronscope_instrumentation.pinecone.indexes import known_index, learn_metric
 from neuronscope_instrumentation.pinecone.inference import snapshot_embed, snapshot_rerank
 from neuronscope_instrumentation.pinecone.searches import (
@@ -91,11 +91,6 @@ def read_store(kept: Mapping[str, Any], _content: bool) -> Request:
     )
 
 
-def read_rows(rows: Any, _content: bool) -> Response:
-    """How many rows a listing returned."""
-    return Response(returned=count(rows))
-
-
 STORE: Final = Endpoint(
     operation=Operation.STORE, read_request=read_store, read_response=read_rows, read_error=store_error
 )
@@ -118,14 +113,6 @@ def _vectors(result: Any) -> int:
 
 def _documents(result: Any) -> int:
     return len(result.documents)
-
-
-def _whole(result: Any) -> Any:
-    return result
-
-
-def _nothing(_result: Any) -> None:
-    """Nothing is read of the results of writes."""
 
 
 # --- requests of indexes that were made before us -----------------------------------------------------------
@@ -181,7 +168,7 @@ def _body(response: Any) -> Any:
 class _Row(NamedTuple):
     name: str
     snapshot: Callable[[Any, Arguments, bool], Snapshot | None] = _store
-    unwrap: Callable[[Any], Any] = _nothing
+    unwrap: Callable[[Any], Any] = nothing
     optional: bool = False
 
 
@@ -193,7 +180,7 @@ _INDEX_ROWS: Final = (
     _Row("fetch", _store, _vectors),
     _Row("fetch_by_metadata", _store, _vectors),
     _Row("list_paginated", _store, _vectors),
-    _Row("describe_index_stats", _statistics, _whole),
+    _Row("describe_index_stats", _statistics, whole),
     _Row("upsert", partial(_store, written="vectors")),
     _Row("upsert_from_dataframe", partial(_store, written="df")),
     _Row("upsert_records", partial(_store, written="records")),
@@ -209,8 +196,8 @@ _DOCUMENT_ROWS: Final = (
     _Row("delete", partial(_store, written="ids")),
 )
 _INFERENCE_ROWS: Final = (
-    _Row("embed", snapshot_embed, _whole),
-    _Row("rerank", snapshot_rerank, _whole),
+    _Row("embed", snapshot_embed, whole),
+    _Row("rerank", snapshot_rerank, whole),
 )
 
 

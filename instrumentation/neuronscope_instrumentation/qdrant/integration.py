@@ -20,7 +20,7 @@ from neuronscope.instrumentation import (
     Snapshot,
     WrappedMethod,
 )
-from neuronscope_instrumentation.common.retrieval import kept_vector, size, store_error
+from neuronscope_instrumentation.common.retrieval import kept_vector, nothing, size, store_error
 from neuronscope_instrumentation.qdrant.clients import KnownClient, known_client, local_vectors
 from neuronscope_instrumentation.qdrant.queries import (
     DEFAULT_LIMIT,
@@ -184,15 +184,11 @@ def _page(result: Any) -> int:
     return len(result[0])
 
 
-def _nothing(_result: Any) -> None:
-    """Nothing is read of the results of writes."""
-
-
 # --- the table --------------------------------------------------------------------------------------------
 class _Row(NamedTuple):
     name: str
     snapshot: Callable[[Any, Arguments, bool], Snapshot | None] = _store
-    unwrap: Callable[[Any], Any] | None = _nothing
+    unwrap: Callable[[Any], Any] | None = nothing
     optional: bool = False
 
 

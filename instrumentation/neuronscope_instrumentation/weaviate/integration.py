@@ -21,8 +21,8 @@ from neuronscope.instrumentation import (
     Snapshot,
     WrappedMethod,
 )
-from neuronscope_instrumentation.common.fields import count, field, items, mapping, text
-from neuronscope_instrumentation.common.retrieval import size, store_error
+from neuronscope_instrumentation.common.fields import field, items, mapping, text
+from neuronscope_instrumentation.common.retrieval import nothing, read_rows, size, store_error, whole
 from neuronscope_instrumentation.weaviate.collections import learn_metric, peer_of, place_of
 from neuronscope_instrumentation.weaviate.searches import objects_of, snapshot_search
 
@@ -103,11 +103,6 @@ def read_store(kept: Mapping[str, Any], _content: bool) -> Request:
     )
 
 
-def read_rows(rows: Any, _content: bool) -> Response:
-    """How many rows a listing returned."""
-    return Response(returned=count(rows))
-
-
 STORE: Final = Endpoint(
     operation=Operation.STORE, read_request=read_store, read_response=read_rows, read_error=store_error
 )
@@ -122,19 +117,11 @@ def _found(result: Any) -> int:
     return int(result is not None)
 
 
-def _whole(result: Any) -> Any:
-    return result
-
-
-def _nothing(_result: Any) -> None:
-    """Nothing is read of the results of writes."""
-
-
 # --- the table ----------------------------------------------------------------------------------------------
 class _Row(NamedTuple):
     name: str
     snapshot: Callable[[Any, Arguments, bool], Snapshot | None]
-    unwrap: Callable[[Any], Any] = _nothing
+    unwrap: Callable[[Any], Any] = nothing
     optional: bool = False
 
 
@@ -176,7 +163,7 @@ _ROWS: Final = {
     "weaviate.collections.generate:_GenerateCollection": _searches(generates=True),
     "weaviate.collections.data.sync:_DataCollection": _DATA,
     "weaviate.collections.aggregate:_AggregateCollection": _AGGREGATIONS,
-    "weaviate.collections.config.sync:_ConfigCollection": (_Row("get", _configuration, _whole),),
+    "weaviate.collections.config.sync:_ConfigCollection": (_Row("get", _configuration, whole),),
     "weaviate.collections.collections.sync:_Collections": (
         _Row("create", _collections),
         _Row("delete", _collections),
@@ -208,7 +195,7 @@ def _all() -> Iterator[WrappedMethod]:
         yield from _methods(owner, rows, awaitable=False)
         yield from _methods(_asynchronous(owner), rows, awaitable=True)
     yield WrappedMethod(
-        target="weaviate.collections.batch.grpc_batch:_BatchGRPC.objects", snapshot=_batch, unwrap=_nothing
+        target="weaviate.collections.batch.grpc_batch:_BatchGRPC.objects", snapshot=_batch, unwrap=nothing
     )
 
 
