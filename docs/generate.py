@@ -224,9 +224,10 @@ def adapters() -> str:
         "Adapters",
         """\
 `neuronscope run` and `ns.instrument()` observe all of them that are installed;
-`NEURONSCOPE_INSTRUMENT` chooses by name, `NEURONSCOPE_DISABLE` leaves out. An extra installs the
-library: `pip install 'neuronscope[NAME]'`. An adapter needs nothing but the library, so a service
-that has it needs no extra.
+`NEURONSCOPE_INSTRUMENT` chooses by name, `NEURONSCOPE_DISABLE` leaves out; both also take `llm_api`
+(clients of language models), `vector_store` and `hf_transformers` (with its tokenizers), each for
+several. An extra installs the library: `pip install 'neuronscope[NAME]'`. An adapter needs nothing
+but the library, so a service that has it needs no extra.
 """,
     )
     lines += [

@@ -21,22 +21,13 @@ class Dataset:
         Raises:
             AdapterNotFoundError: no vector store adapter handles it.
         """
-        # A subclass of the user's own is handled by its base class's adapter.
-        packages = {base.__module__.partition(".")[0] for base in type(store).__mro__} - {"builtins"}
-        known: list[str] = []
-        for name in registry.client_names():
-            integration = registry.client(name)
-            if integration.kind is not Kind.VECTOR_STORE:
-                continue
-            known.append(name)
-            if any(_package(method.target) in packages for method in integration.methods):
-                platform.instrument_object(name, store)
+        for integration in registry.clients_for(store):
+            if integration.kind is Kind.VECTOR_STORE:
+                platform.instrument_object(integration.name, store)
                 return store
+        clients = map(registry.client, registry.client_names())
+        known = [integration.name for integration in clients if integration.kind is Kind.VECTOR_STORE]
         raise AdapterNotFoundError(
             f"no vector store adapter handles a {type(store).__module__}.{type(store).__qualname__}. "
             f"There are adapters for: {', '.join(known)}"
         )
-
-
-def _package(target: str) -> str:
-    return target.partition(":")[0].partition(".")[0]

@@ -137,6 +137,7 @@ def current() -> Platform:
 def instrument(*names: str) -> None:
     """Observe every object of these libraries; without names, those that `Settings.instrument` lists.
 
+    Families of adapters have names, too: ``llm_api``, ``vector_store``, ``hf_transformers``.
     Libraries that are not imported yet are instrumented when they are.
 
     Raises:
@@ -149,12 +150,13 @@ def instrument(*names: str) -> None:
         _capture_logs()
         names = settings.instrument
     if "all" not in names:
-        for name in names:
+        for name in registry.members(names):
             _observe_everything(name)
         return
+    disabled = registry.members(settings.disable)
     for name in registry.client_names():
         entry = registry.CLIENTS.get(name)
-        if name not in settings.disable and not (entry is not None and entry.on_request):
+        if name not in disabled and not (entry is not None and entry.on_request):
             # One adapter that fails must not cost the others.
             GUARD.call(f"instrument.{name}", _observe_everything, name)
 
@@ -168,7 +170,7 @@ def uninstrument(*names: str) -> None:
     with _lock:
         if not names:
             _release_logs()
-        for name in names or tuple(_installations):
+        for name in registry.members(names) or tuple(_installations):
             installed = _installations.pop(name, None)
             if installed is not None:
                 installed.uninstall()

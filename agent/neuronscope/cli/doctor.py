@@ -18,6 +18,7 @@ from neuronscope._version import __version__
 from neuronscope.doctor import LibraryReport, examine_exports, examine_library, library_names
 from neuronscope.doctor.exports import first_calls
 from neuronscope.exporters import Examination
+from neuronscope.instrumentation import registry
 from neuronscope.settings import Settings
 from neuronscope.summaries import kernel
 
@@ -63,8 +64,9 @@ def doctor(
         )
     seen = first_calls(settings.nsz)
     names = libraries or tuple(library_names())
+    disabled = registry.members(settings.disable)
     with click.progressbar(names, label="libraries", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-        reports = [examine_library(name, disabled=settings.disable, seen=seen.get(name)) for name in bar]
+        reports = [examine_library(name, disabled=disabled, seen=seen.get(name)) for name in bar]
     exports = [] if no_exports else list(examine_exports(settings, traces_at, metrics_at, wait_s))
     if form == "json":
         told = {

@@ -7,7 +7,7 @@ is needed.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Final, cast
@@ -94,6 +94,17 @@ BACKENDS: Final[dict[str, Entry]] = {
     "onnx": Entry("neuronscope_instrumentation.onnx:ADAPTER", "onnx", "onnx"),
     "onnxruntime": Entry("neuronscope_instrumentation.onnxruntime:ADAPTER", "onnxruntime", "onnxruntime"),
 }
+# Names for several client adapters at once, by what they observe.
+FAMILIES: Final[dict[str, tuple[str, ...]]] = {
+    "llm_api": (
+        "openai", "anthropic", "google_genai", "mistral", "cohere", "bedrock", "ollama", "vllm", "litellm",
+    ),
+    "vector_store": (
+        "qdrant", "pinecone", "chroma", "weaviate", "pgvector", "faiss", "milvus", "lancedb", "redis",
+        "elasticsearch", "opensearch",
+    ),
+    "hf_transformers": ("transformers", "continuous_batching", "pipelines", "tokenizers"),
+}  # fmt: skip
 ENTRY_POINT_GROUP: Final = "neuronscope.adapters"
 
 _registered_clients: dict[str, ClientIntegration] = {}
@@ -127,6 +138,25 @@ def unregister_adapter(name: str) -> None:
 def client_names() -> list[str]:
     """Names of all client integrations known, built-in ones first."""
     return list(dict.fromkeys([*CLIENTS, *_registered_clients, *_outside(ClientIntegration)]))
+
+
+def members(names: Iterable[str]) -> list[str]:
+    """These adapters' names, with families replaced by what is in them."""
+    return [member for name in names for member in FAMILIES.get(name, (name,))]
+
+
+def clients_for(obj: object) -> Iterator[ClientIntegration]:
+    """Client integrations of the package that an object's class, or one of its bases, is from."""
+    # A subclass of the user's own is handled by its base class's adapter.
+    packages = {_package(base.__module__) for base in type(obj).__mro__} - {"builtins"}
+    for name in client_names():
+        integration = client(name)
+        if any(_package(method.target.partition(":")[0]) in packages for method in integration.methods):
+            yield integration
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def client(name: str) -> ClientIntegration:
@@ -179,6 +209,12 @@ def backend_for(model: object, name: str | None = None) -> BackendAdapter:
     for adapter in known:
         if adapter.matches(model):
             return adapter
+    observed = next((f"{integration.name!r}" for integration in clients_for(model)), None)
+    if observed is not None:
+        raise AdapterNotFoundError(
+            f"a {type(model).__module__}.{type(model).__qualname__} is no model whose layers can be watched. "
+            f"Calls of its library are observed: ns.instrument({observed})."
+        )
     raise AdapterNotFoundError(
         f"no adapter handles a {type(model).__module__}.{type(model).__qualname__}. Tried: "
         f"{', '.join(adapter.name for adapter in known)}. Write one (ns.BackendAdapter) and pass it to "
