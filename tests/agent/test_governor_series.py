@@ -142,6 +142,15 @@ def test_a_series_captured_whole_has_its_mean_and_no_error() -> None:
         assert series.margin(4) == 0.0
 
 
+@pytest.mark.parametrize("steps", [[1, 11, 20], [7, 14, 17]])
+def test_three_captures_that_leave_no_long_stretch_are_enough(steps: list[int]) -> None:
+    """Up to half of the series in a row unseen, and a third of it before the first capture."""
+    series = Series()
+    for step in steps:
+        series.add(step, step % 3)
+    assert 0 < series.margin(20) < math.inf
+
+
 def test_what_was_not_seen_lies_between_its_neighbours() -> None:
     """Between two captures it is interpolated, before the first and after the last it is as they were."""
     series = Series()
@@ -150,9 +159,9 @@ def test_what_was_not_seen_lies_between_its_neighbours() -> None:
     assert series.mean(6) == pytest.approx((1 + 1 + 2 + 3 + 4 + 4) / 6)
 
 
-@pytest.mark.parametrize("steps", [[], [3], [1, 2, 3, 4], [17, 18, 19, 20]])
+@pytest.mark.parametrize("steps", [[], [3], [7, 14], [1, 2, 3, 4], [8, 11, 14], [17, 18, 19, 20]])
 def test_too_little_to_go_by_is_said(steps: list[int]) -> None:
-    """Fewer than two captures, or half of the series without any: the error is infinite."""
+    """Fewer than three captures, a third of the series before the first or half of it in a row: infinite."""
     series = Series()
     for step in steps:
         series.add(step, step % 2)

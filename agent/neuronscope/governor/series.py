@@ -7,8 +7,16 @@ from typing import Final
 
 from neuronscope.governor.intervals import Mean, t95
 
+# Two captures that happen to be alike would say that nothing ever changes.
+LEAST: Final = 3
 # What happened in a stretch without captures that is longer than this share of the runs is not known.
 MOST_UNSEEN: Final = 0.5
+# The same of the stretch before the first capture: no capture before it says where it came from.
+MOST_UNSEEN_FIRST: Final = 1 / 3
+# What comes after a prefill settles: by this many times the variance of a later step.  The first layers of
+# 120 generations, captured in each of 290 ways in which budgets had captured others, lay within the error so
+# in 94 % by 19 of 20 of these ways, and in 92 % by the worst; with the variance of later steps 90 % and 84 %.
+SETTLING: Final = 9.0
 
 
 class Series:
@@ -23,7 +31,8 @@ class Series:
       weights w and u unseen runs the variance is s² (Σ (w - 1)² + u);
     - as if the series were a random walk.  Its variance per step is estimated from successive captures;
       an unseen stretch between captures that are g apart is a bridge, whose sum has (g³ - g)/12 of it,
-      and one of length n at an end a free walk, with n(n + 1)(2n + 1)/6.
+      and one of length n at an end a free walk, with n(n + 1)(2n + 1)/6; at the first end, of something
+      that still settles, `SETTLING` times that.
 
     Space and time for a capture are constant.  A capture out of order says what values are like, no more.
     """
@@ -57,7 +66,7 @@ class Series:
             self._first = step
             self._sum = step * value
             self._half = float(unseen)
-            self._bridges = _free(unseen)
+            self._bridges = SETTLING * _free(unseen)
         elif unseen < 0:
             return
         else:
@@ -83,7 +92,9 @@ class Series:
         if self.n >= steps:
             return 0.0
         left = max(0, steps - self._last)
-        if self.n < 2 or max(self._widest, left) > MOST_UNSEEN * steps:
+        if self.n < LEAST or max(self._widest, left) > MOST_UNSEEN * steps:
+            return math.inf
+        if self._first - 1 > MOST_UNSEEN_FIRST * steps:
             return math.inf
         weights = self._weights + (self._half + left) ** 2
         independent = self._each.variance * (weights + steps - self.n)
