@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronscope.artifact import load
-from neuronscope.cli.paths import no_recording
+from neuronscope.cli.paths import Written
 from neuronscope.cli.printing import print_json
 from neuronscope.diagnosis.baseline import Baseline
 from neuronscope.diagnosis.drift import MIN_REFERENCE
@@ -34,8 +34,7 @@ def baseline() -> None:
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    callback=no_recording,
+    type=Written(),
     default=Path("retrieval.baseline.json"),
     show_default=True,
     help="File to write.",

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronscope.cli.bar import bar
-from neuronscope.cli.paths import no_recording
+from neuronscope.cli.paths import Written
 from neuronscope.cli.printing import print_json_text
 from neuronscope.cli.times import unix_ns
 from neuronscope.diagnosis.comparing.face import compare
@@ -30,7 +30,6 @@ from neuronscope.viewer.safe import visible
 
 _FAILED: Final = 1
 _TOO_LITTLE: Final = 3
-_WRITTEN: Final = click.Path(path_type=Path, dir_okay=False)
 _TELLING: Final = 16
 _ANY: Final = "any"
 _STYLES: Final = {
@@ -102,8 +101,8 @@ def _window(_context: click.Context, _parameter: click.Parameter, text: str | No
     callback=_fail_on,
     help="Exit with 1 if this was found, with at least this effect; `any` for whatever was. Repeatable.",
 )
-@click.option("--html", type=_WRITTEN, callback=no_recording, help="Write one self-contained page.")
-@click.option("--markdown", type=_WRITTEN, callback=no_recording, help="Write a text for a ticket.")
+@click.option("--html", type=Written(), help="Write one self-contained page.")
+@click.option("--markdown", type=Written(), help="Write a text for a ticket.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def diff(
     paths: tuple[Path, ...],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +16,20 @@ RECORDING: Final = click.argument("path", metavar="FILE|DIR", type=_PATH)
 RECORDINGS: Final = click.argument("paths", metavar="FILE|DIR…", nargs=-1, required=True, type=_PATH)
 
 
-def no_recording(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Holds a page or a text off a recording: in a hurry, the one that was to be read."""
-    if path is not None and path.name.endswith((".nsz", ".nsz.open")) and path.is_file():
-        raise click.BadParameter(f"{path} is named as a recording is, which is not what is written there")
-    return path
+class Written(click.Path):
+    """A page or a text to write, not over a recording: in a hurry, the one that was to be read."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        """As `click.Path` does; wrong usage where a recording is."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if path.name.endswith((".nsz", ".nsz.open")) and path.is_file():
+            self.fail(f"{path} is named as a recording is, which is not what is written there", param, ctx)
+        return path
 
 
 def found_in(path: Path) -> list[Path]:

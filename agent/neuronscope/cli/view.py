@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from neuronscope.artifact import Artifact, load
-from neuronscope.cli.paths import RECORDING, no_recording
+from neuronscope.cli.paths import RECORDING, Written
 from neuronscope.cli.printing import print_json
 from neuronscope.replacing import replacement
 from neuronscope.viewer.coverage import not_captured
@@ -37,8 +37,7 @@ def _hexadecimal(_context: click.Context, _parameter: click.Parameter, text: str
     "--html",
     "page",
     metavar="OUT",
-    type=click.Path(path_type=Path),
-    callback=no_recording,
+    type=Written(),
     help="Write one HTML page.",
 )
 @click.option("--follow", is_flag=True, help="Go on, and show new traces as they end.  Ctrl-C stops.")
