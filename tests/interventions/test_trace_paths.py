@@ -58,6 +58,19 @@ def test_what_is_around_a_site_can_be_had_after_it(net: Blocks) -> None:
     assert not left_on(net)
 
 
+def test_what_a_module_is_attached_to_can_be_had_after_it(net: Blocks) -> None:
+    """It runs at the end of its host's call."""
+    model = ns.Model.wrap(net)
+    detach = model.attach("double", nn.Sequential(nn.Identity()), at="h.1")
+    for _ in range(2):
+        with model.trace(X) as t:
+            t.double[0].output = t.double[0].output * 2
+            hidden = t["h.1"].first
+        assert torch.equal(hidden, net.h[1](net.h[0](X)[0])[0] * 2)
+    detach()
+    assert not left_on(net)
+
+
 @pytest.mark.parametrize("path", ["h", "h.0", "h.0.lin"])
 def test_a_site_is_where_its_path_leads_now(path: str, net: Blocks) -> None:
     """Also once something on the way to it is another one."""

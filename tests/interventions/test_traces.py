@@ -109,6 +109,21 @@ def test_inputs_are_read_and_replaced_positional_or_by_name(net: Blocks) -> None
     assert torch.equal(t.result, expected)
 
 
+def test_without_arguments_there_is_no_input_to_assign() -> None:
+    """The arguments as a whole can be."""
+
+    class Constant(nn.Module):
+        def forward(self, times: int = 1) -> torch.Tensor:
+            return X * times
+
+    with ns.Model.wrap(Constant()).trace() as t:
+        assert t.root.input is None
+        with pytest.raises(ns.interventions.WrongValueError, match="inputs"):
+            t.root.input = X
+        t.root.inputs = (2,), {}
+    assert torch.equal(t.result, X * 2)
+
+
 def test_input_and_then_output_of_one_call(net: Blocks) -> None:
     """Both sides of a call in their order; afterwards its inputs can still be read."""
     with ns.Model.wrap(net).trace(X) as t:

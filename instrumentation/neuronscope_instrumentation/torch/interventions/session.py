@@ -110,9 +110,10 @@ class TorchInterventions:
         tree = self._tree
         if name in tree.children(tree.model) or name in tree.aliases or name in tree.attached or "." in name:
             raise ValueError(f"{name!r} cannot be attached: the name is taken, or no single name")
-        target = tree.find(tree.match(path)[0])
+        host = tree.match(path)[0]
+        target = tree.find(host)
         assert target is not None
-        tree.attached[name] = module
+        tree.attached[name], tree.hosts[name] = module, host
 
         def through(output: Any) -> Any:
             return values.replace_first(output, module(values.first_of(output)))
@@ -122,6 +123,7 @@ class TorchInterventions:
         def detach() -> None:
             undo()
             tree.attached.pop(name, None)
+            tree.hosts.pop(name, None)
 
         return detach
 

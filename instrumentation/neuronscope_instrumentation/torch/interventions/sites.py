@@ -106,6 +106,10 @@ class Site(SiteTurns):
 
     def _assign_input(self, value: Any) -> None:
         args, kwargs = self._before_call("input")
+        if not args and not kwargs:
+            raise WrongValueError(
+                f"{self.path or 'the model'!r} is called without arguments: assign to inputs"
+            )
         self._check(values.inputs_first(args, kwargs), value, "input")
         self._replace(values.with_input(args, kwargs, value))
 

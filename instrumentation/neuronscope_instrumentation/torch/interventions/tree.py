@@ -28,7 +28,7 @@ class Tree:
     Attributes:
         model: the model.
         aliases: other names for the beginnings of paths.
-        attached: modules that are not the model's own, by name.
+        attached: modules that are not the model's own, by name; `hosts`: paths of the modules around them.
         views: values over sites, by name.
         watch_ops: lets a site's torch functions be watched.
     """
@@ -39,6 +39,7 @@ class Tree:
         "_runs",
         "aliases",
         "attached",
+        "hosts",
         "model",
         "site_class",
         "views",
@@ -50,6 +51,7 @@ class Tree:
         self.watch_ops = watch_ops
         self.aliases: dict[str, str] = {}
         self.attached: dict[str, nn.Module] = {}
+        self.hosts: dict[str, str] = {}
         self.views: dict[str, list[View]] = {}
         self.site_class: type[Site] = Site
         self._runs: list[Run] = []
@@ -276,7 +278,7 @@ class Tree:
         parts = path.split(".")
         siblings: Any = self.attached if parts[0] in self.attached else _siblings(self.model)
         line: list[Any] = []
-        above: str | None = None
+        above = self.hosts.get(parts[0])
         module = self.model
         for number, part in enumerate(parts):
             found: nn.Module | None = siblings.get(part)
