@@ -75,11 +75,9 @@ def response_seams(base: str) -> tuple[ResponseSeam, ...]:
 def inject_headers(client: Any, arguments: dict[str, Any], headers: Mapping[str, str]) -> None:
     """Give a copy of the request's options our trace headers, unless the service has set its own."""
     options = arguments["options"]
-    given = mapping(options.headers)
-    if given is None:
-        if options.headers:
-            return  # none that the SDK takes: it will say so
-        given = {}
+    given = mapping(options.headers) or {}
+    if options.headers and not given:
+        return  # none that the SDK takes: it will say so
     defaults = mapping(getattr(client, "_custom_headers", None)) or {}
     if any(name.lower() in headers for name in (*given, *defaults)):
         return
