@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from rich.tree import Tree
 import strange
 from neuronscope.cli import view as command
 from neuronscope.signals.records import SpanRecord
+from neuronscope.signals.tensors import TensorSummary
 from neuronscope.viewer.outline import Outline, Outlines, Piece
 from neuronscope.viewer.terminal import print_traces
 from neuronscope.viewer.tree import traces
@@ -50,6 +52,25 @@ def test_every_span_is_in_the_tree() -> None:
     for one in (*twins, *circle, *deep[:31]):
         assert one.name in text, text
     assert "and 9 spans below" in text
+
+
+def test_gradients_are_not_averaged_with_outputs() -> None:
+    """What probes of two roles saw of one layer are two lines."""
+    array = np.ones(4, np.float32)
+    span = SpanRecord(1, 1, "train", SpanKind.INTERNAL, 0, 1, {})
+    layers = [
+        strange.layer(1, step, span, layer_id="block", role=role, summary=TensorSummary.of(scale * array))
+        for step in range(2)
+        for role, scale in (("output", 8.0), ("gradient", 0.25))
+    ]
+    (trace,) = traces([span], layers)
+    out = io.StringIO()
+    print_traces(Console(file=out, width=100), [trace])
+    lines = [re.sub(r" +", " ", line).strip("─├└│ ") for line in out.getvalue().splitlines()]
+    assert [line for line in lines if line.startswith("block")] == [
+        "block mean +8.000 std 0.000 max 8 ×2",
+        "block (gradient) mean +0.250 std 0.000 max 0.25 ×2",
+    ]
 
 
 TEXTS = st.sampled_from(

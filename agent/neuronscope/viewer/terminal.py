@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from opentelemetry.trace import SpanKind, StatusCode
 from rich.console import Console
 
+from neuronscope.probes import OUTPUT
 from neuronscope.signals import names
 from neuronscope.signals.records import LayerRecord, LogRecord, SpanRecord
 from neuronscope.viewer.coverage import layer_words
@@ -175,7 +176,9 @@ def _phases(span: SpanRecord) -> Iterator[str]:
 def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[Sequence[Piece]]:
     by_layer: dict[str, list[LayerRecord]] = defaultdict(list)
     for record in records:
-        by_layer[record.layer_id].append(record)
+        # A layer's output and the gradient by it are no numbers of one kind.
+        what = "" if record.role == OUTPUT else f" ({record.role})"
+        by_layer[f"{record.layer_id}{what}"].append(record)
     shown = list(by_layer.items())
     hidden = 0 if all_layers else max(0, len(shown) - MAX_LAYERS)
     width = min(max((len(layer) for layer in by_layer), default=0), MAX_TEXT)
