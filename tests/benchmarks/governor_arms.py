@@ -52,8 +52,8 @@ class Arms:
             self._uninstrument()
         elif self._arm == OFF:
             self._instrument()
-        if QUIET in (arm, self._arm):
-            self.steward.switch(arm == QUIET)
+        # Also where nothing is instrumented: spans that stay must not earn what the next arm would spend.
+        self.steward.switch(arm != ON)
         self._arm = arm
 
     def flush(self) -> None:

@@ -14,15 +14,16 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from tests.benchmarks.children import OUR_ROOTS
-from tests.benchmarks.figures import Figure, Goal, Run, at_most
+from tests.benchmarks.figures import Figure, Run, at_most
 from tests.benchmarks.governor_arms import OFF, ON, QUIET, there_and_back
 from tests.benchmarks.governor_program import SOCKETS, Program, socket_path
 from tests.benchmarks.pairs import agreement, excess, turns
@@ -31,17 +32,31 @@ from tests.benchmarks.venvs import ROOT
 from neuronscope.demo.models import prepare_smollm2
 from neuronscope.demo.runner import MODEL_SERVER, RAG_SERVICE, DemoProcesses, load_questions
 
-BUDGETS: Final = ("1", "5", "15")
+# What is compared under each budget.  At one per cent next to nothing is captured.
+BUDGETS: Final[Mapping[str, Sequence[str]]] = {
+    "1": (OFF, ON),
+    "5": (OFF, QUIET, ON),
+    "15": (OFF, QUIET, ON),
+}
+KINDS: Final = ("demo", "demo_inside")
 PREFIX: Final = (sys.executable, "-m", "tests.benchmarks.governor_program")
 MOST_TURNS: Final = 400
 LOAD_S: Final = 12.0  # how long the turns of one load and budget go on; the whole group has ten minutes
 PRECISE: Final = 0.5  # points of an interval's half at which no more turns are needed
 SOME: Final = 3  # questions at the same time
-# The agent's own experiment: a question takes some seconds, and a block has to hold three of them.
-EXPERIMENT_BLOCK_S: Final = 8.0
-EXPERIMENT_S: Final = 600.0
+EXPERIMENT_S: Final = 300.0  # after which it has come to nothing
 Load: TypeAlias = Callable[[DemoProcesses, int], None]
-INSIDE: Final = {budget: f"governor.demo.inside.{budget}" for budget in ("5", "15")}
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """CPU time in µs, of each turn, by program and arm."""
+
+    by_program: Mapping[str, Mapping[str, list[float]]]
+
+    def both(self, arm: str) -> list[float]:
+        """Of both programs together."""
+        return [sum(turn) for turn in zip(*(spent[arm] for spent in self.by_program.values()), strict=True)]
 
 
 class Demo:
@@ -80,43 +95,39 @@ class Demo:
         if before == OFF:
             one(self.processes, "Well?")
 
-    def cpu(self, only: str | None) -> float:
-        """CPU time of one program so far, or of both, in µs."""
-        return sum(
-            float(program.ask("cpu")) for name, program in self.programs.items() if only in (None, name)
-        )
+    def experiment(self, load: Load) -> list[float] | None:
+        """The model server's own experiment under this load: see `Arms.end_experiment`."""
+        self.model.ask("start_experiment")
+        end = time.monotonic() + EXPERIMENT_S
+        for turn in itertools.count():
+            if self.model.ask("experiment_ended") or time.monotonic() > end:
+                break
+            load(self.processes, turn)
+        found: list[float] | None = self.model.ask("end_experiment")
+        return found
 
-    def turns(
-        self, load: Load, arms: tuple[str, str], run: Run, only: str | None = None
-    ) -> dict[str, list[float]]:
-        """The load in both arms, there and back, so often as there is time for.
-
-        Args:
-            load: asks something.
-            arms: that are compared.
-            run: says how long.
-            only: count this program; None: both.
-
-        Returns:
-            CPU time in µs, of each turn, by arm.
-        """
-        cpu: dict[str, list[float]] = {arm: [] for arm in arms}
+    def turns(self, load: Load, arms: Sequence[str], run: Run) -> Cpu:
+        """The load in each arm, there and back, so often as there is time for."""
+        cpu = Cpu({name: {arm: [] for arm in arms} for name in self.programs})
         limit = run.seconds or (20 * LOAD_S if run.full else LOAD_S)
-        base, arm = arms
-        for turn in turns(MOST_TURNS, limit, lambda: excess(cpu[arm], cpu[base]).half < PRECISE):
-            for one, spent in self._turn(partial(load, self.processes, turn), arms, only).items():
-                cpu[one].append(spent)
+        for turn in turns(MOST_TURNS, limit, lambda: excess(cpu.both(ON), cpu.both(OFF)).half < PRECISE):
+            self._turn(partial(load, self.processes, turn), arms, cpu)
         self.switch(ON)
         return cpu
 
-    def _turn(self, load: Callable[[], object], arms: Sequence[str], only: str | None) -> dict[str, float]:
-        cpu = dict.fromkeys(arms, 0.0)
+    def _turn(self, load: Callable[[], object], arms: Sequence[str], cpu: Cpu) -> None:
+        for spent in cpu.by_program.values():
+            for arm in arms:
+                spent[arm].append(0.0)
         for arm in there_and_back(arms):
             self.switch(arm)
-            start = self.cpu(only)
+            start = self._cpu()
             load()
-            cpu[arm] += self.cpu(only) - start
-        return cpu
+            for name, now in self._cpu().items():
+                cpu.by_program[name][arm][-1] += now - start[name]
+
+    def _cpu(self) -> dict[str, float]:
+        return {name: program.ask("cpu") for name, program in self.programs.items()}
 
     def __enter__(self) -> Demo:
         return self
@@ -127,20 +138,18 @@ class Demo:
 
 def figures(run: Run) -> Iterator[Figure]:
     """Overhead of each budget under each load; and whether what the agent says of it is so."""
-    for budget in BUDGETS:
-        wanted = {load: name for load in LOADS if run.wants(name := f"governor.demo.{load}.{budget}")}
-        # It takes many minutes: only where it is asked for.
-        inside = INSIDE.get(budget) if run.full or any("demo.inside" in part for part in run.only) else None
-        if not wanted and not inside:
+    for budget, arms in BUDGETS.items():
+        wanted = [
+            load for load in LOADS if run.wants(*(f"governor.{kind}.{load}.{budget}" for kind in KINDS))
+        ]
+        if not wanted:
             continue
         with (
             tempfile.TemporaryDirectory() as folder,
             Demo(Path(folder) / budget, prepare_smollm2(), budget) as demo,
         ):
-            for load, name in wanted.items():
-                yield overhead(name, demo, LOADS[load], at_most(float(budget) + 1), run)
-            if inside:
-                yield told_inside(inside, demo, run)
+            for load in wanted:
+                yield from overhead(load, budget, arms, demo, run)
 
 
 def environment(budget: str, folder: Path) -> dict[str, str]:
@@ -151,45 +160,38 @@ def environment(budget: str, folder: Path) -> dict[str, str]:
         "RAG_MAX_TOKENS": "8",
         "NEURONSCOPE_MAX_OVERHEAD_PCT": budget,
         "NEURONSCOPE_PROBES": "**:full",
-        "NEURONSCOPE_OVERHEAD_BLOCK_S": str(EXPERIMENT_BLOCK_S),
         "NEURONSCOPE_NSZ": str(folder / "segments"),
         "NEURONSCOPE_NSZ_KEEP_BYTES": str(1 << 30),
         "NEURONSCOPE_PROMETHEUS": "0",
     }
 
 
-def overhead(name: str, demo: Demo, load: Load, goal: Goal, run: Run) -> Figure:
-    """What observation costs the demo under a load."""
+def overhead(load: str, budget: str, arms: Sequence[str], demo: Demo, run: Run) -> Iterator[Figure]:
+    """What observation costs the demo under a load; and whether what the agent says of it is so.
+
+    Where much is captured the agent first measures itself, as it does by default, and learns from that.
+    """
+    inside = demo.experiment(LOADS[load]) if QUIET in arms else None
     before = demo.model.ask("accounts")
-    cpu = demo.turns(load, (OFF, ON), run)
+    cpu = demo.turns(LOADS[load], arms, run)
     told = demo.model.ask("accounts")
-    found = excess(cpu[ON], cpu[OFF])
+    found = excess(cpu.both(ON), cpu.both(OFF))
     captured, closed = (told[key] - before[key] for key in ("captured", "unseen_calls"))
-    return Figure(
-        name,
+    yield Figure(
+        f"governor.demo.{load}.{budget}",
         found.value,
         "%",
-        goal,
+        at_most(float(budget) + 1),
         interval=(found.low, found.high, found.pairs),
         note=(
-            "CPU of both of the demo's processes for the same questions, observed and not, in turns "
-            f"off-on-on-off; the model server accounts {told['accounted']:.2f} %; {captured} captures of "
-            f"{told['layers']} modules, {closed} calls not looked into"
+            "CPU of both of the demo's processes for the same questions, observed and not, in turns there "
+            f"and back; the model server: accounted {told['accounted']:.2f} %, factor {told['factor']:.2f}, "
+            f"{captured} captures of {told['layers']} modules, {closed} calls not looked into"
         ),
     )
-
-
-def told_inside(name: str, demo: Demo, run: Run) -> Figure:
-    """Is the model server's captures' cost, measured outside, in the interval that its agent publishes?"""
-    demo.model.ask("start_experiment")
-    end = time.monotonic() + EXPERIMENT_S
-    for turn in itertools.count():
-        if demo.model.ask("experiment_ended") or time.monotonic() > end:
-            break
-        steady(demo.processes, turn)
-    inside = demo.model.ask("end_experiment")
-    cpu = demo.turns(steady, (QUIET, ON), run, only=MODEL_SERVER)
-    return agreement(name, inside, excess(cpu[ON], cpu[QUIET]))
+    if QUIET in arms:
+        model = cpu.by_program[MODEL_SERVER]
+        yield agreement(f"governor.demo_inside.{load}.{budget}", inside, excess(model[ON], model[QUIET]))
 
 
 # --- loads ---------------------------------------------------------------------------------------
