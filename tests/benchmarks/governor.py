@@ -31,7 +31,7 @@ ARMS: Final[Mapping[str, Sequence[str]]] = {
     "15": (OFF, QUIET, ON),
 }
 WARM_S: Final = 2.0
-LIMIT_S: Final = 12.0  # of the turns of one process under one pattern; the whole group has ten minutes
+LIMIT_S: Final = 12.0  # of the turns of one process under one pattern
 MOST_TURNS: Final = 60
 ESTIMATES: Final = 75
 MODULE: Final = "tests.benchmarks.governor_child"

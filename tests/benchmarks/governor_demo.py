@@ -10,7 +10,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import os
 import sys
 import tempfile
 import time
@@ -22,12 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from tests.benchmarks.children import OUR_ROOTS
+from tests.benchmarks.children import child_environment
 from tests.benchmarks.figures import Figure, Run, at_most
 from tests.benchmarks.governor_arms import OFF, ON, QUIET, there_and_back
 from tests.benchmarks.governor_program import SOCKETS, Program, socket_path
 from tests.benchmarks.pairs import agreement, excess, turns
-from tests.benchmarks.venvs import ROOT
 
 from neuronscope.demo.models import prepare_smollm2
 from neuronscope.demo.runner import MODEL_SERVER, RAG_SERVICE, DemoProcesses, load_questions
@@ -41,7 +39,9 @@ BUDGETS: Final[Mapping[str, Sequence[str]]] = {
 KINDS: Final = ("demo", "demo_inside")
 PREFIX: Final = (sys.executable, "-m", "tests.benchmarks.governor_program")
 MOST_TURNS: Final = 400
-LOAD_S: Final = 12.0  # how long the turns of one load and budget go on; the whole group has ten minutes
+LOAD_S: Final = (
+    12.0  # how long the turns of one load and budget go on; an experiment takes a minute or two more
+)
 PRECISE: Final = 0.5  # points of an interval's half at which no more turns are needed
 SOME: Final = 3  # questions at the same time
 EXPERIMENT_S: Final = 300.0  # after which it has come to nothing
@@ -153,9 +153,9 @@ def figures(run: Run) -> Iterator[Figure]:
 
 
 def environment(budget: str, folder: Path) -> dict[str, str]:
-    """Settings of both programs; short answers, since these machines write three tokens a second."""
+    """Settings of both programs; short answers, so that more questions go into the time."""
     return {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *OUR_ROOTS]),
+        "PYTHONPATH": child_environment(sys.executable)["PYTHONPATH"],
         SOCKETS: str(folder),
         "RAG_MAX_TOKENS": "8",
         "NEURONSCOPE_MAX_OVERHEAD_PCT": budget,

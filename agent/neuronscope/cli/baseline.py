@@ -74,9 +74,8 @@ def _tell(made: Baseline, path: Path, format_: str) -> None:
     if format_ == "json":
         print_json(_document(made, path), indent=1)
         return
-    console = Console(
-        width=1000
-    )  # a line a row: for grep, and a narrow terminal wraps it and leaves out nothing
+    # A line a row: for grep, and a narrow terminal wraps it and leaves out nothing.
+    console = Console(width=1000)
     when = datetime.fromtimestamp(made.created_unix_ns / 1e9, UTC).isoformat(" ", "seconds")[:19]
     console.print(
         visible(f"{path}: made {when} UTC from {made.source or 'unknown'}"), markup=False, highlight=False
