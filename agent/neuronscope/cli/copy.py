@@ -26,6 +26,7 @@ _FORCE = click.option("--force", is_flag=True, help="Replace the file if it exis
 def merge(paths: tuple[Path, ...], out: Path, force: bool) -> None:
     """Copy recordings into one finished file, tensors included.
 
+    What several of them have, as a file and a part of it do, is copied once.
     What is damaged is left out, and told; the exit code is then 0 all the same.
     """
     _refuse(out, force)
@@ -89,4 +90,6 @@ def _tell(out: Path, damage: Any) -> None:
         click.echo(f"damaged: {line}", err=True)
     for line in damage.left_out:
         click.echo(f"left out, since this version does not know it: {line}", err=True)
+    for line in damage.repeated:
+        click.echo(f"copied once: {line}", err=True)
     click.echo(out)

@@ -20,7 +20,7 @@ from neuronscope_exporters.nsz.attributes import identifier, integer
 from neuronscope_exporters.nsz.damage import Damage
 from neuronscope_exporters.nsz.documents import SpanHead
 from neuronscope_exporters.nsz.reader import NszFile, Record, Resource
-from neuronscope_exporters.nsz.recording import StrPath, open_all
+from neuronscope_exporters.nsz.recording import Opened, StrPath, open_all
 from neuronscope_exporters.nsz.writer import NszWriter, ignore
 
 MAX_TOPICS: Final = 64  # unknown ones that are told apart
@@ -62,7 +62,8 @@ def merge(
     """Copy everything of `paths` into one finished file, tensors included; what was damaged in them.
 
     A tensor whose checksum is wrong is left out (its summary stays) and counted as damage.  What a later
-    version of the format has added cannot be copied: `Damage.left_out` says what that was.
+    version of the format has added cannot be copied: `Damage.left_out` says what that was.  What is there
+    more than once, since a file is named twice or is a part of another, is copied once: `Damage.repeated`.
 
     Args:
         progress: ``progress(bytes done, bytes in all)``.
@@ -72,8 +73,13 @@ def merge(
         NszError: as `read`.
         OSError: `out` cannot be written; it is as it was.
     """
-    segments, unreadable = open_all(paths, None)
-    return copy(segments, out, progress=progress) + Damage(files=tuple(unreadable))
+    opened = open_all(paths, None)
+    return copy(opened.files, out, progress=progress) + _of_opening(opened)
+
+
+def _of_opening(opened: Opened) -> Damage:
+    again = tuple(f"{path}, which is named more than once" for path in opened.again)
+    return Damage(files=tuple(opened.unreadable), repeated=again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,8 @@ def cut(
         NszError: as `read`; or the part is empty.
         OSError: `out` cannot be written; it is as it was.
     """
-    segments, unreadable = open_all(paths, None)
+    opened = open_all(paths, None)
+    segments = opened.files
     heads = [head for segment in segments for head in segment.each_span_head()]
     spans = _spans_of(heads, part)
     if not spans:
@@ -120,7 +127,7 @@ def cut(
         mine = (record.trace_id, record.span_id) in spans if record.span_id else everything
         return mine and part.start <= record.time_unix_ns < part.end
 
-    return copy(segments, out, wanted=wanted, progress=progress) + Damage(files=tuple(unreadable))
+    return copy(segments, out, wanted=wanted, progress=progress) + _of_opening(opened)
 
 
 def _spans_of(heads: Sequence[SpanHead], part: Part) -> set[tuple[int | None, int]]:
@@ -182,7 +189,11 @@ def copy(
     _write_atomically(out, resources, fill)
     own = reduce(add, (segment.damage_so_far for segment in segments), Damage())
     left_out = [*_later_versions(segments), *(f"{n} × {topic}" for topic, n in sorted(unknown.items()))]
-    return own + Damage(records=len(damaged), reasons=tuple(damaged[:20]), left_out=tuple(left_out))
+    twins = sum(segment.messages.twins.met for segment in segments if segment.messages.twins is not None)
+    repeated = (f"{twins:,} records that several of the files have",) if twins else ()
+    return own + Damage(
+        records=len(damaged), reasons=tuple(damaged[:20]), left_out=tuple(left_out), repeated=repeated
+    )
 
 
 def _count(counts: Counter[str], topic: str) -> None:

@@ -49,6 +49,7 @@ class Damage:
         reasons: the first reasons, for people.
         files: files of a directory that could not be opened at all, and why.
         left_out: what a copy lacks because a later version of the format wrote it: no damage.
+        repeated: what was there more than once, and is read once, in words: no damage.
     """
 
     stretches: int = 0
@@ -59,6 +60,7 @@ class Damage:
     reasons: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     left_out: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -79,6 +81,7 @@ class Damage:
             (self.reasons + other.reasons)[:_MAX_REASONS],
             self.files + other.files,
             (*self.left_out, *(text for text in other.left_out if text not in self.left_out)),
+            (*self.repeated, *(text for text in other.repeated if text not in self.repeated)),
         )
 
 

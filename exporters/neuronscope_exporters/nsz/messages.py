@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 from neuronscope.exceptions import NszError, NszLimitError
 from neuronscope_exporters.nsz import layout
@@ -11,12 +12,28 @@ from neuronscope_exporters.nsz.damage import DamageLog, Limits
 from neuronscope_exporters.nsz.source import Source
 from neuronscope_exporters.nsz.unpacking import unpack
 
+Message = tuple[int, memoryview]  # channel, data
+
+
+class Filter(Protocol):
+    """Passes over what another file of the same recording has."""
+
+    @property
+    def met(self) -> int:
+        """How many different records were passed over so far."""
+        ...
+
+    def without(self, place: ChunkPlace, messages: Iterable[Message]) -> Iterator[Message]:
+        """The rest of a chunk's messages."""
+        ...
+
 
 class Messages:
     """Unpacks chunks, and remembers what they declare.  Not thread-safe.
 
     Attributes:
         topics: by channel, as far as known.
+        twins: passes over records that are read from another file; None where there is no such file.
     """
 
     def __init__(self, source: Source, limits: Limits, log: DamageLog, topics: Mapping[int, str]) -> None:
@@ -24,8 +41,17 @@ class Messages:
         self.topics: dict[int, str] = {**layout.TOPIC_NAMES, **topics}
         self._spent: dict[int, int] = {}  # by offset of the chunk: what it counts for
         self._bytes = 0
+        self.twins: Filter | None = None
 
-    def of(self, place: ChunkPlace, *, kept: bool = True) -> Iterator[tuple[int, memoryview]]:
+    def of(self, place: ChunkPlace, *, kept: bool = True) -> Iterator[Message]:
+        """(channel, data) of a chunk's messages that are to be read from this file.
+
+        As `all_of`.
+        """
+        found = self.all_of(place, kept=kept)
+        return found if self.twins is None else self.twins.without(place, found)
+
+    def all_of(self, place: ChunkPlace, *, kept: bool = True) -> Iterator[Message]:
         """(channel, data) of a chunk's messages; nothing, and damage, if it is not sound.
 
         Args:

@@ -53,6 +53,7 @@ class NszFile:
     Attributes:
         path: the file.
         finished: False when it has no end yet: still being written, or its process was killed.
+        messages: what is in its chunks, before records are made of it.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -68,7 +69,7 @@ class NszFile:
         check_identity(self._source, self._log)
         self._directory: Directory = locate(self._source, self._limits, self._log)
         self.finished = self._directory.finished
-        self._messages = Messages(self._source, self._limits, self._log, self._directory.topics)
+        self.messages = Messages(self._source, self._limits, self._log, self._directory.topics)
         self.manifest = self._read_manifest()
 
     @property
@@ -230,9 +231,9 @@ class NszFile:
         """
         for place in self._directory.chunks[first:end]:
             if place.chunk_class is ChunkClass.SMALL:
-                for channel, data in self._messages.of(place, kept=False):
+                for channel, data in self.messages.of(place, kept=False):
                     try:
-                        record = self._any(self._messages.topics.get(channel), data)
+                        record = self._any(self.messages.topics.get(channel), data)
                     except NszError as error:
                         self._log.record(str(error))
                         continue
@@ -248,7 +249,7 @@ class NszFile:
 
     def topic(self, channel: int) -> str:
         """A channel's topic, as far as known."""
-        return self._messages.topics.get(channel, f"channel {channel}")
+        return self.messages.topics.get(channel, f"channel {channel}")
 
     def sound_chunks(self) -> set[int]:
         """Offsets of the chunks that can be read (of tensors': whose header can)."""
@@ -258,7 +259,7 @@ class NszFile:
         """The index of every sound checkpoint: what the file remembers of its chunks."""
         for place in self._directory.chunks:
             if place.chunk_class is ChunkClass.CHECKPOINT:
-                for channel, data in self._messages.of(place):
+                for channel, data in self.messages.of(place):
                     if channel == Topic.INDEX:
                         yield data
 
@@ -287,6 +288,11 @@ class NszFile:
     def damage_so_far(self) -> Damage:
         """What could not be read of what has been asked for; reads nothing more."""
         return self._log.report()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What tells the file from every other, whatever it is called."""
+        return self._source.identity
 
     @property
     def limits(self) -> Limits:
@@ -318,8 +324,8 @@ class NszFile:
         for place in self._directory.chunks:
             if place.chunk_class is not ChunkClass.CHECKPOINT:
                 continue
-            for channel, data in self._messages.of(place):
-                if self._messages.topics.get(channel) != layout.TOPIC_NAMES[Topic.MANIFEST]:
+            for channel, data in self.messages.of(place):
+                if self.messages.topics.get(channel) != layout.TOPIC_NAMES[Topic.MANIFEST]:
                     continue
                 try:
                     manifest = documents.decode(documents.ManifestDocument, data)
@@ -349,13 +355,13 @@ class NszFile:
         kept: bool = True,
     ) -> Iterator[_T]:
         names = {layout.TOPIC_NAMES[topic] for topic in topics}
-        topic_of = self._messages.topics.get
+        topic_of = self.messages.topics.get
         places = [place for place in self._directory.chunks if place.may_have_records(*within)]
         for number, place in enumerate(places):
             if number % _READ_AHEAD == 0:  # on a cold file the disk's answers overlap
                 for later in places[number : number + 2 * _READ_AHEAD]:
                     self._source.will_need(later.offset, later.length)
-            for channel, data in self._messages.of(place, kept=kept):
+            for channel, data in self.messages.of(place, kept=kept):
                 if topic_of(channel) not in names:
                     continue
                 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
 from pathlib import Path
@@ -13,12 +14,15 @@ from neuronscope.signals.records import LayerRecord, LogRecord, SpanEvent, SpanR
 from neuronscope_exporters.nsz.damage import Damage, Limits
 from neuronscope_exporters.nsz.files import SUFFIX, closed_name, recordings
 from neuronscope_exporters.nsz.reader import NszFile, Resource
+from neuronscope_exporters.nsz.twins import relate
 
 StrPath = str | os.PathLike[str]
 
 
 class Recording:
     """Several `.nsz` files as one, everything in order of time.
+
+    A record that several of them have, as a copy or a part of another file has, is there once.
 
     Attributes:
         segments: the files.
@@ -121,7 +125,7 @@ def load(path: StrPath | Iterable[StrPath], limits: Limits | None = None) -> lis
         FileNotFoundError: a path does not exist.
         NszError: a file named is no sound `.nsz`, or a directory has none.
     """
-    return open_all(path, limits)[0]
+    return open_all(path, limits).files
 
 
 def read(path: StrPath | Iterable[StrPath], limits: Limits | None = None) -> Recording:
@@ -133,14 +137,27 @@ def read(path: StrPath | Iterable[StrPath], limits: Limits | None = None) -> Rec
         FileNotFoundError: a path does not exist.
         NszError: a file named is no sound `.nsz`, or a directory has none.
     """
-    segments, unreadable = open_all(path, limits)
-    return Recording(segments, unreadable)
+    opened = open_all(path, limits)
+    return Recording(opened.files, opened.unreadable)
 
 
-def open_all(
-    path: StrPath | Iterable[StrPath], limits: Limits | None
-) -> tuple[list[NszFile], list[tuple[str, str]]]:
-    """Open what `read` reads: the files, and (path, reason) of those in directories that cannot be opened."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The files of a recording.
+
+    Attributes:
+        files: each once, in the order in which they were begun; what several have is read from the first.
+        unreadable: (path, reason) of files in directories that cannot be opened.
+        again: files that are opened already, under this or another name.
+    """
+
+    files: list[NszFile]
+    unreadable: list[tuple[str, str]]
+    again: list[str]
+
+
+def open_all(path: StrPath | Iterable[StrPath], limits: Limits | None) -> Opened:
+    """Open what `read` reads."""
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not paths:
         raise NszError("no file to read was named")
@@ -151,8 +168,15 @@ def open_all(
             _open_directory(item, limits, segments, unreadable)
         else:
             segments.append(_open_file(item, limits))
-    segments.sort(key=_created)
-    return segments, unreadable
+    different: dict[tuple[int, int], NszFile] = {}
+    again: list[str] = []
+    for file in segments:
+        if different.setdefault(file.identity, file) is not file:
+            again.append(str(file.path))
+            file.close()
+    files = sorted(different.values(), key=_created)
+    relate(files)
+    return Opened(files, unreadable, again)
 
 
 def _open_directory(
