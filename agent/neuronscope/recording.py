@@ -28,6 +28,7 @@ class Recording:
     Attributes:
         budget: the overhead budget of the scope.
         root: the scope's own span.
+        calls_outside: calls of no scope and no span while it was open; known once its span is recorded.
     """
 
     def __init__(self, name: str, budget: Budget, max_bytes: int, parent: Recording | None = None) -> None:
@@ -36,6 +37,7 @@ class Recording:
         self.parent = parent
         self.tensors_dropped = 0
         self.root: LightSpan | None = None
+        self.calls_outside = 0
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lock = native.new_lock()

@@ -6,7 +6,7 @@ import time
 from contextvars import Token
 from os import PathLike
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
 from opentelemetry.trace import SpanKind, StatusCode
@@ -23,20 +23,32 @@ from neuronscope.settings import OverheadAction, Settings
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanEvent
 
+if TYPE_CHECKING:
+    from neuronscope.model import Model
+
 LIBRARY = "neuronscope.scope"
 
 
 class Scope:
     """Records what happens in a `with` block, in this thread and wherever its context is carried.
 
+    Tasks and `asyncio.to_thread` carry it; threads and thread pools do so where `ns.propagate` or
+    ``NEURONSCOPE_PROPAGATE_THREADS`` lets them, and `calls_outside` tells what else was called meanwhile.
     Scopes nest; an outer one also holds what inner ones record.
 
     Args:
         name: name of the root span.
+        model: a model, or a client of a model or a vector store, to observe in this scope without a further
+            word: `Model.wrap` chooses the adapter, and `NEURONSCOPE_PROBES` the layers (default: its blocks, in
+            summaries) until `attach_probe` names others.  A `Model` will do, too.
         max_overhead_pct: overrides the platform's budget for this scope.
         overhead_action: overrides the platform's action beyond the budget.
 
+    Attributes:
+        model: the handle on the model that was given.
+
     Raises:
+        AdapterNotFoundError: no adapter handles the model.
         OverheadBudgetExceeded: at the end of the block, if observation cost more than twice its budget (or
             more than the budget, with ``overhead_action="abort"``).  The data is kept; an exception of the
             block's own is never replaced.
@@ -45,6 +57,7 @@ class Scope:
     def __init__(
         self,
         name: str,
+        model: Any = None,
         *,
         max_overhead_pct: float | None = None,
         overhead_action: OverheadAction | None = None,
@@ -64,6 +77,7 @@ class Scope:
             name=name,
             on_event=self._tell,
         )
+        self.model = None if model is None else _handle_on(model)
         self._max_bytes = settings.scope_max_bytes
         self._recording: Recording | None = None
         self._token: Token[Recording | None] | None = None
@@ -87,6 +101,8 @@ class Scope:
             self._recording.root = self._span
             self._context_token = otel_context.attach(self._context)
         GUARD.call("scope.join", joining.MEMBERS.enter, self._recording)
+        if self.model is not None:
+            GUARD.call("scope.watch", self.model.watch, self._recording)
         self._budget.enter()
         return self
 
@@ -148,6 +164,17 @@ class Scope:
         return self._budget.overhead_pct
 
     @property
+    def calls_outside(self) -> int:
+        """How many calls began and ended while the scope was open, but in no scope and under no span.
+
+        Known at the end of the block.  They may be the scope's own, made in a thread that its context was not
+        carried into (`ns.propagate` does that), or have nothing to do with it.  Of more than 1,000 only the
+        last 1,000 are counted.
+        """
+        ENGINE.drain()
+        return self.recording.calls_outside
+
+    @property
     def artifact(self) -> Artifact:
         """What has been recorded so far."""
         record = self.recording
@@ -164,3 +191,9 @@ class Scope:
         artifact = self.artifact
         artifact.save(path)
         return artifact
+
+
+def _handle_on(model: Any) -> Model:
+    from neuronscope.model import Model  # scopes without a model need nothing of it
+
+    return model if isinstance(model, Model) else Model.wrap(model)

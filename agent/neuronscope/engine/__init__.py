@@ -29,6 +29,7 @@ from neuronscope.engine.layer_metrics import record_layers
 from neuronscope.engine.logged import LogItem
 from neuronscope.engine.metrics import Aggregator
 from neuronscope.engine.opening import Opener
+from neuronscope.engine.outside import Outside
 from neuronscope.engine.provider import Pipeline
 from neuronscope.engine.span import LightSpan
 from neuronscope.engine.span_metrics import SpanMetrics
@@ -119,6 +120,7 @@ class Engine(Calls, Endings):
         self.budget = self.steward.budget
         self._policy = ContentPolicy(settings, self._redactor)
         self.metrics.before_collect(self._observe_self)
+        self._outside = Outside()
         self._system: SystemMetrics | None = None  # made when first asked: it loads libraries
         GUARD.on_fault = lambda site, kind: self.metrics.add(
             names.INTERNAL_ERRORS, 1, (("site", site), ("kind", kind))
@@ -301,13 +303,14 @@ class Engine(Calls, Endings):
                 item.recording.add_log(log)
             return log
         if kind is LightSpan:
+            recording, call, hot_ns = item.recording, item.call, item.hot_ns
+            self._outside.ended(item, recording)
             model_call = item.model_call
             if model_call is not None:
                 if item.foreign is None:
                     item.own = {**(item.own or {}), **model_call.attributes()}
                 record_layers(self.metrics, model_call)
             record = light_record(item, policy)
-            recording, call, hot_ns = item.recording, item.call, item.hot_ns
             if call is not None:
                 if self.events.wanted:
                     GUARD.contain("events", self.events.of_call, item, record)

@@ -131,6 +131,11 @@ DB_RETURNED_ROWS: Final = attribute("db.response.returned_rows", "int", "Rows re
 
 # --- NeuronScope ---------------------------------------------------------------------------------
 SCOPE_NAME: Final = attribute("neuronscope.scope.name", "string", "Name of the ns.Scope.")
+SCOPE_CALLS_OUTSIDE: Final = attribute(
+    "neuronscope.scope.calls_outside",
+    "int",
+    "Calls of no scope and no span that were made meanwhile: perhaps its own, in threads.",
+)
 STREAM_END: Final = attribute(
     "neuronscope.stream.end", "string", "complete, client_closed, cancelled, error or abandoned."
 )

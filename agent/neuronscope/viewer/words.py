@@ -114,6 +114,7 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     names.MASKED: ("Agent", "masked attributes"),
     names.ATTRIBUTION: ("Agent", "found its span by"),
     names.SCOPE_NAME: ("Agent", "scope"),
+    names.SCOPE_CALLS_OUTSIDE: ("Agent", "calls of no scope meanwhile"),
 }
 
 _PREFIXES: Final = (
