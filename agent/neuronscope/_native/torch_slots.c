@@ -71,17 +71,18 @@ put_in(NsSlot *slot, NsSite *site, NsRun *run, PyObject *module)
     return done;
 }
 
+/* What a place says: the module, a slot for it, the path of the one around it, and the way to it. */
+enum { MODULE, SLOT, ABOVE, WAY };
+
 /* Whether a module is still where it was found: a dictionary, a key and what is there, for each step. */
 static int
-leads_there(PyObject *line)
+leads_there(PyObject *place)
 {
-    if (!PyTuple_Check(line))
-        return 0;
-    for (Py_ssize_t i = 0; i + 2 < PyTuple_Size(line); i += 3) {
-        PyObject *siblings = PyTuple_GetItem(line, i);
+    for (Py_ssize_t i = WAY; i + 2 < PyTuple_Size(place); i += 3) {
+        PyObject *siblings = PyTuple_GetItem(place, i);
         if (!PyDict_Check(siblings))
             return 0;
-        if (PyDict_GetItemWithError(siblings, PyTuple_GetItem(line, i + 1)) != PyTuple_GetItem(line, i + 2))
+        if (PyDict_GetItemWithError(siblings, PyTuple_GetItem(place, i + 1)) != PyTuple_GetItem(place, i + 2))
             return PyErr_Occurred() ? -1 : 0;
     }
     return 1;
@@ -105,15 +106,15 @@ come(NsSite *site)
     NsRun *run = (NsRun *)site->run;
     PyObject *place = site->place, *tree = site->tree, *module, *slot;
     if (run == NULL || !PyObject_TypeCheck((PyObject *)run, ns_run_type) || run->closed != Py_False ||
-        hidden == NULL || tree == NULL || place == NULL || !PyTuple_Check(place) || PyTuple_Size(place) != 4)
+        hidden == NULL || tree == NULL || place == NULL || !PyTuple_Check(place) || PyTuple_Size(place) < WAY)
         return 0;
-    module = PyTuple_GetItem(place, 1);
-    slot = PyTuple_GetItem(place, 2);
+    module = PyTuple_GetItem(place, MODULE);
+    slot = PyTuple_GetItem(place, SLOT);
     if (!PyObject_TypeCheck(slot, ns_slot_type) || !PyList_Check(run->present))
         return 0;
-    int same = leads_there(PyTuple_GetItem(place, 0));
+    int same = leads_there(place);
     if (same > 0)
-        same = comes_too((PyObject *)run, PyTuple_GetItem(place, 3));
+        same = comes_too((PyObject *)run, PyTuple_GetItem(place, ABOVE));
     if (same <= 0)
         return same;
     PyObject *kind = PyObject_GetAttr(tree, site_class_name);

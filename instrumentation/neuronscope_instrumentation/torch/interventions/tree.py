@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -17,9 +18,11 @@ from neuronscope_instrumentation.torch.slot import Slot
 from neuronscope_instrumentation.torch.slots import visit
 
 SPARE_RUNS: Final = 4  # kept for the next traces of a handle; each knows the sites that it had
-# A module's place: the way to it (for each step from the model on, a dictionary, a key and what is there),
-# the module, a slot for it, and the path of the module around it that runs, if that is not the model.
-_Place = tuple[tuple[Any, ...], nn.Module, Slot, str | None]
+# A module's place: the module, a slot for it, the path of the module around it that runs, if that is not the
+# model, and from `_WAY` on the way to it: for each step from the model on, a dictionary, a key and what is
+# there.  In one piece, since what a read costs in a large model is memory that is in none of the caches.
+_Place = tuple[Any, ...]
+_WAY: Final = 3
 
 
 class Tree:
@@ -57,7 +60,7 @@ class Tree:
         self._runs: list[Run] = []
         self._matched: dict[str, tuple[list[str], list[str]]] = {}
         self._places: dict[str, _Place] = {
-            "": (({"": model}, "", model), model, Slot(model).prepare(model), None)
+            "": (model, Slot(model).prepare(model), None, {"": model}, "", model)
         }
 
     def site(self, run: Run, path: str) -> Site:
@@ -82,11 +85,9 @@ class Tree:
                 return self.site(run, full)
             place = self._places[path] = self._place(path)
             site = None
-        _, module, slot, above = place
-        if above is not None:
-            self.site(
-                run, above
-            )  # now: it may begin before it is asked for, and its output be read after this
+        module, slot, above = place[:_WAY]
+        if above is not None:  # now: it may begin before it is asked for, and its output be read after this
+            self.site(run, above)
         if site is None or site.__class__ is not self.site_class:
             site = self.site_class(self, run, path, module)
             site.place = place
@@ -106,7 +107,7 @@ class Tree:
 
     def come_again(self, run: Run, site: Site) -> Site:
         """A site of an earlier run, asked for in this one: `new_site` without its look-ups."""
-        _, module, slot, above = site.place
+        module, slot, above = site.place[:_WAY]
         if not _leads_there(site.place) or site.__class__ is not self.site_class or run.closed:
             return self.new_site(run, site.path)
         if above is not None:
@@ -275,20 +276,20 @@ class Tree:
         return self.site(site.run, _join(site.path, name))
 
     def _place(self, path: str) -> _Place:
-        parts = path.split(".")
+        parts = [sys.intern(part) for part in path.split(".")]  # as attributes are: the same is found at once
         siblings: Any = self.attached if parts[0] in self.attached else _siblings(self.model)
-        line: list[Any] = []
+        way: list[Any] = []
         above = self.hosts.get(parts[0])
         module = self.model
         for number, part in enumerate(parts):
             found: nn.Module | None = siblings.get(part)
             module = layers.find_layer(self.model, path) if found is None else found  # it raises
-            line += siblings, part, module
+            way += siblings, part, module
             if number + 1 < len(parts):
                 siblings = _siblings(module)
                 if layers.computes(module):  # a list of modules is never called
                     above = ".".join(parts[: number + 1])
-        return tuple(line), module, Slot(module).prepare(module), above
+        return module, Slot(module).prepare(module), above, *way
 
     def _no_attribute(self, site: Site, name: str) -> AttributeError:
         names: Sequence[str] = [
@@ -309,8 +310,7 @@ def _siblings(module: nn.Module) -> Any:
 
 def _leads_there(place: _Place) -> bool:
     """Is the module still where it was found?"""
-    line = place[0]
-    return all(line[i].get(line[i + 1]) is line[i + 2] for i in range(0, len(line), 3))
+    return all(place[i].get(place[i + 1]) is place[i + 2] for i in range(_WAY, len(place), 3))
 
 
 def _join(path: str, name: str) -> str:
