@@ -105,6 +105,12 @@ def test_a_file_of_a_directory_that_is_none_is_told_and_hides_no_other(
         (["cut", "good.nsz", "-o", "x.nsz", "--from", "5", "--to", "5"], 2, "--to is not after --from"),
         (["cut", "good.nsz", "-o", "x.nsz", "--span", "ff"], 1, "no span is in this part"),
         (["cut", "good.nsz", "-o", "x.nsz", "--span", "zz"], 2, "'zz' is no hexadecimal id"),
+        (["cut", "good.nsz", "-o", "x.nsz", "--span", "-1"], 2, "'-1' is no hexadecimal id of 16 digits"),
+        (["cut", "good.nsz", "-o", "x.nsz", "--trace", "0x7"], 2, "'0x7' is no hexadecimal id of 32 digits"),
+        (["cut", "good.nsz", "-o", "x.nsz", "--span", 17 * "f"], 2, "is no hexadecimal id of 16 digits"),
+        (["view", "good.nsz", "--last", "0"], 2, "'0' is no whole number of at least 1"),
+        (["view", "good.nsz", "--last", "1.5"], 2, "'1.5' is no whole number of at least 1"),
+        (["demo", "--questions", "13"], 2, "'13' is no whole number from 1 to 12"),
         (["view", "good.nsz", "--html", "good.nsz"], 2, "good.nsz is named as a recording is"),
         (["diff", "good.nsz", "good.nsz", "--html", "good.nsz"], 2, "good.nsz is named as a recording is"),
         (["diff", "good.nsz", "good.nsz", "--markdown", "good.nsz"], 2, "named as a recording is"),
@@ -129,6 +135,45 @@ def test_wrong_use_is_one_line(
     assert words in out + err
     assert len((out + err).strip().splitlines()) == 1
     assert {name: os.lstat(name).st_mtime_ns for name in os.listdir()} == before
+
+
+SECONDS = {
+    "doctor": ["doctor", "openai", "--no-exports", "--wait"],
+    "export": ["export", "good.nsz", "--to", "otlp", "--otlp-endpoint", "http://127.0.0.1:9", "--timeout"],
+}
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "-1", "1e99", "86401", "soon", ""])
+@pytest.mark.parametrize("command", SECONDS)
+def test_seconds_that_nobody_can_wait_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, number: str
+) -> None:
+    """Before anything is done."""
+    found, out, err = neuronscope(monkeypatch, capsys, *SECONDS[command], number)
+    assert (found, out) == (2, "")
+    assert f"{number!r} is not a number of seconds, " in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_timeout_of_nothing_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing could arrive in no time; a look for what has arrived may take none."""
+    found, _, err = neuronscope(monkeypatch, capsys, *SECONDS["export"], "0")
+    assert found == 2
+    assert "'0' is not a number of seconds, more than 0 and at most 86,400" in err
+
+
+@pytest.mark.parametrize("effect", ["nan", "inf", "-1", "-inf", "much"])
+def test_a_gate_that_cannot_close_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], effect: str
+) -> None:
+    """No effect is as large as infinity, and none is negative."""
+    found, _, err = neuronscope(
+        monkeypatch, capsys, "diff", "good.nsz", "good.nsz", "--fail-on", f"any:{effect}"
+    )
+    assert found == 2
+    assert f"'any:{effect}' is no KIND[:EFFECT]" in err
 
 
 def test_json_has_only_the_traces_asked_for(

@@ -11,6 +11,7 @@ from neuronscope.artifact import in_words
 from neuronscope.cli.bar import bar
 from neuronscope.cli.paths import RECORDINGS
 from neuronscope.cli.times import unix_ns
+from neuronscope.cli.values import SPAN_ID, TRACE_ID
 from neuronscope.exporters import registry
 
 _OUT = click.option(
@@ -39,22 +40,13 @@ def _time(_context: click.Context, _parameter: click.Parameter, text: str | None
     return None if text is None else unix_ns(text)
 
 
-def _hex(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return int(text, 16)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no hexadecimal id") from None
-
-
 @click.command()
 @RECORDINGS
 @_OUT
 @click.option("--from", "start", metavar="TIME", callback=_time, help="Spans that end at or after this time.")
 @click.option("--to", "end", metavar="TIME", callback=_time, help="Spans that begin before it.")
-@click.option("--span", "span_id", metavar="ID", callback=_hex, help="This span and what is below it.")
-@click.option("--trace", "trace_id", metavar="ID", callback=_hex, help="This trace.")
+@click.option("--span", "span_id", metavar="ID", type=SPAN_ID, help="This span and what is below it.")
+@click.option("--trace", "trace_id", metavar="ID", type=TRACE_ID, help="This trace.")
 @_FORCE
 def cut(
     paths: tuple[Path, ...],

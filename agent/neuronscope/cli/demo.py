@@ -20,6 +20,7 @@ from rich.markup import escape
 from neuronscope.artifact import Artifact, load
 from neuronscope.cli.printing import print_json
 from neuronscope.cli.progress import Lines
+from neuronscope.cli.values import Count
 from neuronscope.cli.view import show
 from neuronscope.demo.models import check_libraries, default_cache_dir, prepare_minilm, prepare_smollm2
 from neuronscope.demo.runner import (
@@ -38,7 +39,7 @@ OVERHEAD = "neuronscope_overhead_accounted_ratio"
 
 
 @click.command()
-@click.option("--questions", metavar="N", type=click.IntRange(1, 12), default=3, show_default=True)
+@click.option("--questions", metavar="N", type=Count(1, 12), default=3, show_default=True, help="1 to 12.")
 @click.option(
     "--out", metavar="FILE", type=click.Path(path_type=Path), help="Where the merged recording goes."
 )

@@ -61,7 +61,7 @@ def _fail_on(
         try:
             kind = None if name == _ANY else Kind(name)
             least = float(effect) if effect else 0.0
-            if math.isnan(least):  # nothing is at least that: the gate would let everything pass
+            if not 0 <= least < math.inf:  # nothing is at least NaN or infinite: all would pass the gate
                 raise ValueError(effect)
             found.append(FailOn(kind, least))
         except ValueError:

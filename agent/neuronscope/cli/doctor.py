@@ -15,6 +15,7 @@ import msgspec
 
 from neuronscope import compiled
 from neuronscope._version import __version__
+from neuronscope.cli.values import SECONDS
 from neuronscope.doctor import LibraryReport, examine_exports, examine_library, library_names
 from neuronscope.doctor.exports import first_calls
 from neuronscope.exporters import Examination
@@ -37,7 +38,7 @@ _OTHERS: Final = frozenset({"NEURONSCOPE_CONFIG", "NEURONSCOPE_CACHE", compiled.
 )
 @click.option("--metrics-at", metavar="URL", default="", help="Look for our metrics in this Prometheus.")
 @click.option(
-    "--wait", "wait_s", metavar="SECONDS", type=float, default=30.0, show_default=True, help="For both."
+    "--wait", "wait_s", metavar="SECONDS", type=SECONDS, default=30.0, show_default=True, help="For both."
 )
 @click.option("--all", "everything", is_flag=True, help="Also what is not installed, and all methods.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)

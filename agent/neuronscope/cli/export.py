@@ -18,6 +18,7 @@ from rich.progress import track
 from neuronscope.artifact import in_words
 from neuronscope.cli.export_files import FORMATS, write_files
 from neuronscope.cli.paths import RECORDINGS
+from neuronscope.cli.values import SOME_SECONDS
 from neuronscope.exceptions import ConfigError
 from neuronscope.exporters import BUILT_IN, Exporter, ExporterContext, registry
 from neuronscope.settings import Settings
@@ -51,7 +52,7 @@ class Tally:
 @click.option("--otlp-endpoint", metavar="URL", help="Collector.  [env: OTEL_EXPORTER_OTLP_ENDPOINT]")
 @click.option("--include-foreign", is_flag=True, help="Also spans that the service's own pipeline has sent.")
 @click.option(
-    "--timeout", metavar="SECONDS", type=float, default=60.0, show_default=True, help="For a chunk."
+    "--timeout", metavar="SECONDS", type=SOME_SECONDS, default=60.0, show_default=True, help="For a chunk."
 )
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def export(

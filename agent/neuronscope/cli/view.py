@@ -14,6 +14,7 @@ from rich.markup import escape
 from neuronscope.artifact import Artifact, load
 from neuronscope.cli.paths import RECORDING, Written
 from neuronscope.cli.printing import print_json
+from neuronscope.cli.values import Count
 from neuronscope.replacing import replacement
 from neuronscope.viewer.coverage import not_captured
 from neuronscope.viewer.document import document
@@ -41,7 +42,7 @@ def _hexadecimal(_context: click.Context, _parameter: click.Parameter, text: str
     help="Write one HTML page.",
 )
 @click.option("--follow", is_flag=True, help="Go on, and show new traces as they end.  Ctrl-C stops.")
-@click.option("--last", metavar="N", type=click.IntRange(1), help="Only the last N traces.")
+@click.option("--last", metavar="N", type=Count(1), help="Only the last N traces.")
 @click.option(
     "--trace",
     "trace_id",
