@@ -15,6 +15,8 @@ from typing import Any, Final, cast
 from neuronscope.exceptions import AdapterNotFoundError, ConfigError
 from neuronscope.instrumentation import BackendAdapter, ClientIntegration, PreparingBackend
 
+__all__ = ["client", "client_names", "register_adapter", "unregister_adapter"]
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -230,3 +232,7 @@ def _outside(kind: type) -> dict[str, Any]:
         if isinstance(adapter, kind):
             found[point.name] = adapter
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
