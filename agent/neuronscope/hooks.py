@@ -6,6 +6,15 @@ from typing import TypeVar
 
 from neuronscope import platform
 
+__all__ = [
+    "instrument_anthropic",
+    "instrument_cohere",
+    "instrument_google_genai",
+    "instrument_mistral",
+    "instrument_ollama",
+    "instrument_openai",
+]
+
 T = TypeVar("T")
 
 
@@ -43,3 +52,7 @@ def instrument_google_genai(client: T) -> T:
     """Observe one Google Gen AI client, and its ``aio``; returns it."""
     platform.instrument_object("google_genai", client)
     return client
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -16,6 +16,8 @@ from neuronscope.signals.records import Attributes, Fidelity
 if TYPE_CHECKING:
     from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 
+__all__ = ["AttentionMaps", "LayerActivations", "LayerGradients", "NumericHealth", "Probe"]
+
 OUTPUT: Final = "output"
 GRADIENT: Final = "gradient"
 ATTENTION: Final = "attention"
@@ -132,3 +134,7 @@ class NumericHealth(Probe):
         active = snapshot.active_units()
         self._active[layer_id] = active if seen is None or seen.size != units else active | seen
         return units - int(self._active[layer_id].sum())
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -34,6 +34,16 @@ def test_all_is_complete_and_sorted() -> None:
     assert sorted(ns.__all__) == dir(ns)
 
 
+@pytest.mark.parametrize("module", ["hooks", "interventions", "probes", "registry", "testing"])
+def test_completion_shows_what_is_public(module: str) -> None:
+    """`ns.probes.<Tab>`: what is for users, each of which is there, and nothing that the module imports."""
+    found = getattr(ns, module)
+    assert dir(found) == sorted(found.__all__)
+    for name in dir(found):
+        assert getattr(found, name).__module__.startswith("neuronscope.")
+        assert getattr(found, name).__doc__, name
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """Not an import error."""
     with pytest.raises(AttributeError, match="no_such_thing"):

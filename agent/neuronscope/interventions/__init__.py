@@ -48,3 +48,7 @@ __all__ = [
     "WrongValueError",
     "in_force",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -57,3 +57,7 @@ def __getattr__(name: str) -> object:
     if name in _FAKES:
         return getattr(import_module(f"neuronscope.testing.{_FAKES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
