@@ -31,10 +31,11 @@ class LayerAggregate:
     """
 
     __slots__ = (
-        "_first", "_later", "_std", "_std_first", "abs_max", "dtype", "elements", "records", "zeros",
+        "_first", "_later", "_std", "_std_first", "abs_max", "dtype", "elements", "layer", "records", "zeros",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, layer: str = "") -> None:
+        self.layer = layer
         self.records = 0
         self.abs_max = 0.0
         self.dtype = ""
@@ -135,16 +136,28 @@ class ModelCall:
         return step
 
     def take(
-        self, layer_id: str, step: int, summary: TensorSummary, fidelity: Fidelity, dtype: str = ""
+        self,
+        told_as: str,
+        step: int,
+        summary: TensorSummary,
+        fidelity: Fidelity,
+        dtype: str = "",
+        layer_id: str = "",
     ) -> None:
-        """Add a record to the aggregates; `dtype` is the element type's safetensors name."""
+        """Add a record to the aggregates.
+
+        Args:
+            told_as: under what its runs are counted: the layer, or what one probe of several sees of it.
+            dtype: the element type's safetensors name.
+            layer_id: the layer, if that is not what it is told as.
+        """
         self.records += 1
         self.non_finite += summary.nan_count + summary.inf_count
         if _RANK[fidelity] > _RANK[self.fidelity]:
             self.fidelity = fidelity
-        aggregate = self.layers.get(layer_id)
+        aggregate = self.layers.get(told_as)
         if aggregate is None:
-            aggregate = self.layers[layer_id] = LayerAggregate()
+            aggregate = self.layers[told_as] = LayerAggregate(layer_id or told_as)
         aggregate.dtype = dtype
         aggregate.add(step, summary)
 
@@ -220,7 +233,7 @@ class ModelCall:
     def _layer_attributes(self) -> dict[str, Any]:
         shown = list(self.layers.items())[:MAX_AGGREGATED]
         attributes: dict[str, Any] = {
-            names.LAYERS_OBSERVED: len(self.layers),
+            names.LAYERS_OBSERVED: len({aggregate.layer for aggregate in self.layers.values()}),
             names.LAYERS_RECORDS: self.records,
             names.LAYERS_SKIPPED: self.skipped,
             names.LAYERS_NON_FINITE: self.non_finite,
