@@ -216,7 +216,7 @@ class LayerObserver(notes.Holder):
     ) -> None:
         summary = record.summary
         if summary is not None:
-            call.take(self._told_as, record.step, summary, record.fidelity, record.dtype)
+            call.take(self._told_as, record.step, summary, record.fidelity, record.dtype, self._layer_id)
             site.look(summary.std, summary.finite)
         ENGINE.take_layer(record, recording, self._probe)
         ENGINE.metrics.add(

@@ -171,7 +171,7 @@ def settle(*, politely: bool = False) -> None:
                 batch = batches[within] = _Batch()
             call = within.call
             step = call.next_step(told.told_as)
-            call.take(told.told_as, step, summary, Fidelity.SUMMARY, dtype)
+            call.take(told.told_as, step, summary, Fidelity.SUMMARY, dtype, told.layer_id)
             told.site.look(summary.std, summary.finite)
             batch.records.append(
                 LayerRecord(

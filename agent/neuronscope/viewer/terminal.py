@@ -206,7 +206,13 @@ def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[S
             line.append((f" {bad} NON-FINITE", "bold red"))
         yield line
     if hidden:
-        yield [(f"and {hidden} more layers (--all-layers shows them)", "dim")]
+        # A layer whose gradients are told has a line for these, too.
+        lines = shown[len(shown) - hidden :]
+        layers = {taken[0].layer_id for _, taken in lines} - {
+            taken[0].layer_id for _, taken in shown[:-hidden]
+        }
+        what = "layers" if len(layers) == hidden else "lines"
+        yield [(f"and {hidden} more {what} (--all-layers shows them)", "dim")]
 
 
 def _log_lines(logs: Sequence[LogRecord]) -> Iterator[Sequence[Piece]]:
