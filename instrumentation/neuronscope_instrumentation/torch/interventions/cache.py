@@ -35,6 +35,8 @@ class Cache(Mapping[str, list[Entry]]):
 
     Tensors are detached, and share their memory with the model's: reading one that the model has changed in
     place since raises.  ``clone=True`` copies at once, ``device=`` moves; both cost what a copy costs.
+    Structures are tuples, lists, mappings and dataclasses; objects of other kinds (a KV cache) are kept as they
+    are, with whatever the model does to them later.
     """
 
     __slots__ = ("_entries", "_kept", "_take")
@@ -134,26 +136,18 @@ class _Take(TakeTurns):
             value = output.detach() if output.requires_grad else output
             kept = value, leaf_version(value)
         else:
-            keep = self._keep
-            entry = Entry(keep(output), keep(args), keep(kwargs)) if self._inputs else Entry(keep(output))
+            taken = (output, args, kwargs) if self._inputs else (output,)
+            entry = Entry(*[values.with_tensors(each, self._keep) for each in taken])
             kept = entry, self._versions(entry)
         self.kept[site.path].append(kept)
         return output
 
-    def _keep(self, value: Any) -> Any:
-        """The structure with its tensors detached, copied or moved."""
-        if isinstance(value, torch.Tensor):
-            kept = value.detach()
-            if self._device is not None:
-                kept = kept.to(self._device, copy=self._clone or kept.device == torch.device(self._device))
-            elif self._clone:
-                kept = kept.clone()
-            return kept
-        if values.is_sequence(value):
-            return values.like(value, [self._keep(item) for item in value])
-        if values.is_mapping(value):
-            return {key: self._keep(value[key]) for key in value}
-        return value
+    def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor, detached, copied or moved."""
+        kept = tensor.detach()
+        if self._device is not None:
+            return kept.to(self._device, copy=self._clone or kept.device == torch.device(self._device))
+        return kept.clone() if self._clone else kept
 
     def _versions(self, entry: Entry) -> list[tuple[torch.Tensor, int]] | None:
         if self._clone or self._device is not None:

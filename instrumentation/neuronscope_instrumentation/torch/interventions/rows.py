@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,14 +55,24 @@ class Rows:
 
     def take(self, value: Any) -> Any:
         """The rows of a value: of every tensor in it that has the batch as its first dimension."""
-        return _map(value, lambda tensor: tensor[self._where(tensor)])
+
+        def taken(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor[self._where(tensor)]
+
+        return values.with_tensors(value, taken)
 
     def put(self, value: Any, rows: Any, where: str) -> Any:
         """The value with its rows replaced."""
         why = values.mismatch(self.take(value), rows, where)
         if why is not None:
             raise WrongValueError(f"{why} Nothing was changed.")
-        return _put(value, rows, self._where)
+
+        def filled(tensor: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+            changed = tensor.clone()
+            changed[self._where(tensor)] = part
+            return changed
+
+        return values.with_tensors(value, filled, rows)
 
     def _where(self, tensor: torch.Tensor) -> tuple[slice, ...]:
         if not tensor.dim():
@@ -117,31 +125,3 @@ class RowSite:
     def input(self, value: Any) -> None:
         site = self._site
         site.input = self._rows.put(site.input, value, f"{site.path}: the rows of input")
-
-
-def _map(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if values.is_sequence(value):
-        return values.like(value, [_map(item, function) for item in value])
-    if values.is_mapping(value):
-        changed = copy.copy(value)  # keeps `ModelOutput`s what they are
-        for key in value:
-            changed[key] = _map(value[key], function)
-        return changed
-    return value
-
-
-def _put(value: Any, rows: Any, where: Callable[[torch.Tensor], tuple[slice, ...]]) -> Any:
-    if isinstance(value, torch.Tensor):
-        changed = value.clone()
-        changed[where(value)] = rows
-        return changed
-    if values.is_sequence(value):
-        return values.like(value, [_put(item, rows[i], where) for i, item in enumerate(value)])
-    if values.is_mapping(value):
-        replaced = copy.copy(value)
-        for key in value:
-            replaced[key] = _put(value[key], rows[key], where)
-        return replaced
-    return value

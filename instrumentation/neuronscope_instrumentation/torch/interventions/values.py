@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
@@ -24,11 +25,16 @@ def is_sequence(value: object) -> bool:
     return isinstance(value, tuple | list)
 
 
+def is_record(value: object) -> bool:
+    """A dataclass's instance."""
+    return is_dataclass(value) and not isinstance(value, type)
+
+
 def mismatch(old: Any, new: Any, where: str = "the value") -> str | None:
     """Why `new` cannot stand for `old`; None if it can.
 
-    Structures must be of the same kind and length, dictionaries have the same keys, tensors the same shape,
-    dtype and device.  What is None may become anything.
+    Structures must be of the same kind and length, dictionaries have the same keys, dataclasses the same
+    fields, tensors the same shape, dtype and device.  What is None may become anything.
     """
     if old is None or old is new:
         return None
@@ -40,6 +46,8 @@ def mismatch(old: Any, new: Any, where: str = "the value") -> str | None:
         return _sequence_mismatch(old, new, where)
     if not isinstance(new, type(old)):
         return f"{where} is a {_kind(old)}, not a {_kind(new)}."
+    if is_record(old):
+        return _record_mismatch(old, new, where)
     return None
 
 
@@ -65,6 +73,41 @@ def replace_first(value: Any, new: torch.Tensor) -> Any:
     if replaced is _NOTHING:
         raise TypeError(f"the first tensor of a {_kind(value)} cannot be replaced: give the whole value")
     return replaced
+
+
+def with_tensors(
+    value: Any, change: Callable[..., torch.Tensor], *beside: Any, seen: dict[int, Any] | None = None
+) -> Any:
+    """The structure, copied, with each of its tensors given through a function.
+
+    Args:
+        change: from a tensor, and what stands in its place in each of `beside`, to another tensor.
+        beside: values of the same structure.
+        seen: what dataclasses have become, by identity: those of a graph know each other.
+    """
+    if isinstance(value, torch.Tensor):
+        return change(value, *beside)
+    seen = {} if seen is None else seen
+    if is_sequence(value):
+        items = [
+            with_tensors(item, change, *[other[i] for other in beside], seen=seen)
+            for i, item in enumerate(value)
+        ]
+        return like(value, items)
+    if is_mapping(value):
+        copied = _copied(value)
+        for key in value:
+            copied[key] = with_tensors(value[key], change, *[other[key] for other in beside], seen=seen)
+        return copied
+    if not is_record(value):
+        return value
+    if id(value) not in seen:
+        seen[id(value)] = copied = copy.copy(value)
+        for name, item in _fields(value):
+            new = with_tensors(item, change, *[getattr(other, name) for other in beside], seen=seen)
+            if new is not item:
+                _set_field(copied, name, new)
+    return seen[id(value)]
 
 
 def inputs_first(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -144,13 +187,23 @@ def _sequence_mismatch(old: Any, new: Any, where: str) -> str | None:
     return next((why for why in whys if why is not None), None)
 
 
+def _record_mismatch(old: Any, new: Any, where: str) -> str | None:
+    now = dict(_fields(new))
+    whys = (mismatch(item, now.get(name), f"{where}.{name}") for name, item in _fields(old))
+    return next((why for why in whys if why is not None), None)
+
+
 def _replace(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
     """The value with `old` replaced; `_NOTHING` where it is not in it."""
     if value is old:
         return new
     if is_mapping(value):
         found = _replace_item(list(value.items()), old, new)
-        return _NOTHING if found is None else _mapping_like(value, found)
+        if found is None:
+            return _NOTHING
+        changed_mapping = _copied(value)
+        changed_mapping[found[0]] = found[1]
+        return changed_mapping
     if is_sequence(value):
         found = _replace_item([(i, value[i]) for i in range(len(value))], old, new)
         if found is None:
@@ -158,15 +211,12 @@ def _replace(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
         changed = [*value]
         changed[found[0]] = found[1]
         return like(value, changed)
-    if is_dataclass(value) and not isinstance(value, type):
-        pairs = [(field.name, getattr(value, field.name)) for field in fields(value)]
-        found = _replace_item(pairs, old, new)
+    if is_record(value):
+        found = _replace_item(_fields(value), old, new)
         if found is not None:
-            import copy
-
-            changed_value = copy.copy(value)
-            object.__setattr__(changed_value, found[0], found[1])
-            return changed_value
+            changed_record = copy.copy(value)
+            _set_field(changed_record, *found)
+            return changed_record
     return _NOTHING
 
 
@@ -180,12 +230,18 @@ def _replace_item(
     return None
 
 
-def _mapping_like(value: Mapping[Any, Any], change: tuple[Any, Any]) -> Mapping[Any, Any]:
-    import copy
+def _fields(record: Any) -> list[tuple[str, Any]]:
+    return [(each.name, getattr(record, each.name)) for each in fields(record) if hasattr(record, each.name)]
 
-    changed: Any = copy.copy(value)  # keeps `ModelOutput`s what they are
-    changed[change[0]] = change[1]
-    return changed  # type: ignore[no-any-return]  # of the value's own kind
+
+def _copied(mapping: Any) -> Any:
+    """Of the same kind, as `ModelOutput`s must be; a dictionary where that cannot be filled."""
+    fillable = issubclass(type(mapping), MutableMapping)
+    return copy.copy(mapping) if fillable else dict(mapping)
+
+
+def _set_field(record: Any, name: str, value: Any) -> None:
+    object.__setattr__(record, name, value)  # also where it is frozen
 
 
 def like(sequence: Any, items: list[Any]) -> Any:
