@@ -35,8 +35,8 @@ class Cache(Mapping[str, list[Entry]]):
 
     Tensors are detached, and share their memory with the model's: reading one that the model has changed in
     place since raises.  ``clone=True`` copies at once, ``device=`` moves; both cost what a copy costs.
-    Structures are tuples, lists, mappings and dataclasses; objects of other kinds (a KV cache) are kept as they
-    are, with whatever the model does to them later.
+    Structures are tuples, lists, mappings and dataclasses; objects of other kinds (a KV cache) are kept as
+    they are, with whatever the model does to them later.
     """
 
     __slots__ = ("_entries", "_kept", "_take")
