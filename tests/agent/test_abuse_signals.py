@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import itertools
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,9 +13,12 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.context import Context, get_current
 
 import fakelib
 import neuronscope as ns
+from neuronscope.engine import calls, clock, invocation
+from neuronscope.engine.current import attach, detach
 from neuronscope.engine.guard import GUARD
 from neuronscope.signals.records import Batch
 from neuronscope.testing import InMemoryExporter
@@ -116,3 +121,93 @@ def test_a_fault_of_ours_is_contained_beside_handlers(exporter: Signalled, monke
     monkeypatch.setattr(fakelib, "CHAT", replace(fakelib.CHAT, read_request=broken))
     assert fakelib.Client().chat("a")["tokens"] == 1
     assert GUARD.faults
+
+
+def _reading() -> Callable[[], int]:
+    """A clock whose first reading sends the signal, and that no frame of Python's is needed for."""
+    send: Any = getattr(ctypes.CDLL(None), "raise")
+    return itertools.chain(map(send, [signal.SIGUSR1]), itertools.count(1)).__next__
+
+
+def test_a_signal_as_a_call_has_been_opened(exporter: Signalled, monkeypatch: Any) -> None:
+    """Between the attaching of its context and the wrapper's knowing of it: nothing stays current."""
+    exporter.due = False
+    signal.signal(signal.SIGUSR1, Exceeded())
+    client = fakelib.Client()
+    client.chat("a")
+    for _ in range(2):
+        monkeypatch.setattr(clock, "wall_ns", _reading())
+        with pytest.raises(TimeLimitError):
+            client.chat("b")
+        monkeypatch.undo()
+        assert trace.get_current_span() is trace.INVALID_SPAN
+    assert client.calls == ["a"]
+    client.chat("c")
+    assert [span.name for span in exporter.spans] == ["chat m"] * 2
+
+
+class Within(list[Any]):
+    """What a client was asked; while it is, it asks another one, and a signal comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same: list[bool] = []
+
+    def append(self, prompt: Any, /) -> None:
+        """Ask: what is current then stays so."""
+        before = get_current()
+        with pytest.raises(TimeLimitError):
+            fakelib.Client().chat("inner")
+        self.same.append(get_current() is before)
+
+
+def test_a_signal_as_a_call_within_another_begins(exporter: Signalled, monkeypatch: Any) -> None:
+    """Not the one around it is given up."""
+    exporter.due = False
+    signal.signal(signal.SIGUSR1, Exceeded())
+    monkeypatch.setattr(calls, "covered", _signalled)  # of a call within another one: is it a part of that?
+    asked = Within()
+    fakelib.Client(asked).chat("outer")
+    assert asked.same == [True]
+    assert len(exporter.spans) == 1
+
+
+def test_a_signal_as_a_context_is_attached(exporter: Signalled, monkeypatch: Any) -> None:
+    """In a call that asks for more than compiled code does."""
+    exporter.due = False
+    signal.signal(signal.SIGUSR1, Exceeded())
+
+    def attach_and_signal(context: Context) -> Any:
+        attach(context)
+        signal.raise_signal(signal.SIGUSR1)
+
+    with ns.tenant("a"):
+        before = get_current()
+        monkeypatch.setattr(calls, "attach", attach_and_signal)
+        with pytest.raises(TimeLimitError):
+            fakelib.Client().chat("a")
+        assert trace.get_current_span() is trace.INVALID_SPAN
+        assert dict(get_current()) == dict(before)
+    assert not exporter.spans
+
+
+@pytest.mark.parametrize("how", ["fail", "stream"])
+def test_a_signal_as_the_context_is_given_back(exporter: Signalled, monkeypatch: Any, how: str) -> None:
+    """It is, all the same."""
+    exporter.due = False
+    signal.signal(signal.SIGUSR1, Exceeded())
+    signals = iter([signal.raise_signal])
+
+    def signal_and_detach(token: Any) -> None:
+        for send in signals:
+            send(signal.SIGUSR1)
+        detach(token)
+
+    monkeypatch.setattr(invocation, "detach", signal_and_detach)
+    with pytest.raises(TimeLimitError):
+        fakelib.Client().chat("a", fail=how == "fail", stream=how == "stream")
+    assert trace.get_current_span() is trace.INVALID_SPAN
+    monkeypatch.undo()
+    exporter.clear()
+    fakelib.Client().chat("b")
+    assert len(exporter.spans) == 1

@@ -290,6 +290,7 @@ ns_entry_begin(Entry *self, Args given, Py_ssize_t n)
         return NULL;
     if (!PyTuple_Check(given[0]) || !PyDict_Check(given[1]) || self->tools == NULL)
         return PyErr_Format(PyExc_TypeError, "begin takes a tuple and a dictionary");
+    self->made = NULL;
     int active = is_true(GET(self->engine, active));
     if (active <= 0)
         return active < 0 ? NULL : Py_NewRef(Py_None);
@@ -301,7 +302,15 @@ ns_entry_begin(Entry *self, Args given, Py_ssize_t n)
     if (call == NULL)
         call = ns_fault(self, Py_None);
     let_go(&begun);
+    self->made = call;
     return call;
+}
+
+/* made(call) -> did the last `begin` open this one?  For a caller that was interrupted before it had it. */
+PyObject *
+ns_entry_made(Entry *self, Args given, Py_ssize_t n)
+{
+    return ns_takes("made", n, 1) ? PyBool_FromLong(given[0] == self->made) : NULL;
 }
 
 int

@@ -31,6 +31,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *tools, *engine, *seam, *installation;
     PyObject *site, *snapshot, *library, *kind, *name, *parameters, *plain, *unwrap; /* the seam's */
+    const void *made; /* what the last `begin` returned: to be compared, never to be looked into */
     char bound, simple, injects, always_plain;
 } Entry;
 
@@ -57,6 +58,7 @@ int ns_open_ready(void);
 /* begin and succeed, as methods. */
 PyObject *ns_entry_begin(Entry *self, Args given, Py_ssize_t n);
 PyObject *ns_entry_succeed(Entry *self, Args given, Py_ssize_t n);
+PyObject *ns_entry_made(Entry *self, Args given, Py_ssize_t n);
 
 /* The reading of a clock that tests may have set; `name` is its name's index. */
 PyObject *ns_read_clock(Entry *self, int name);

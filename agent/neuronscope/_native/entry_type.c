@@ -112,6 +112,7 @@ entry_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 
 static PyMethodDef entry_methods[] = {
     {"begin", (PyCFunction)(void (*)(void))ns_entry_begin, METH_FASTCALL, NULL},
+    {"made", (PyCFunction)(void (*)(void))ns_entry_made, METH_FASTCALL, NULL},
     {"succeed", (PyCFunction)(void (*)(void))ns_entry_succeed, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -111,7 +111,13 @@ class Calls:
         span.hot_ns = now - started
         if watch is not None:
             call.watch = watch
-        call.token = attach(context)  # last: what fails before leaves nothing current behind
+        try:
+            call.token = attach(context)  # last: what fails before leaves nothing current behind
+        except BaseException:  # a signal handler of the service raised as soon as it was attached
+            if otel_context.get_current() is context:
+                attach(current)
+            call.give_up()
+            raise
         return call
 
     def _shorten(self, pipeline: Pipeline) -> None:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opentelemetry import trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, get_current
 from opentelemetry.trace import SpanContext
 
 from neuronscope import compiled
@@ -47,6 +47,10 @@ class Entry(Protocol):
         """Open a call; None: it is not observed."""
         ...
 
+    def made(self, call: Invocation, /) -> bool:
+        """Did the last `begin` open this call?"""
+        ...
+
     def succeed(self, call: Invocation, result: Any, /) -> bool:
         """The call returned.  False: the service gets the call's `replacement` instead."""
         ...
@@ -69,6 +73,10 @@ class EntryInPython:
         """Open a call; None: it is not observed."""
         engine = self._engine
         return GUARD.begin(self._site, engine.begin, self._seam, args, kwargs) if engine.active else None
+
+    def made(self, call: Invocation, /) -> bool:
+        """Never asked in earnest: Python runs no signal handler as a function in Python returns."""
+        return False
 
     def succeed(self, call: Invocation, result: Any, /) -> bool:
         """The call returned.  False: the service gets the call's `replacement` instead."""
@@ -124,6 +132,14 @@ def entry(engine: Calls, seam: Seam, installation: Installed) -> Entry:
         return EntryInPython((), engine, seam, installation)
     made: Entry = _COMPILED(_TOOLS, engine, seam, installation)
     return made
+
+
+def forsake(door: Entry) -> None:
+    """A signal handler of the service raised as `begin` returned: what that has opened is never called."""
+    context = get_current()
+    for span in (context.get(opening.CURRENT), context.get(opening.OURS)):
+        if isinstance(span, LightSpan) and span.call is not None and door.made(span.call):
+            span.call.give_up()
 
 
 def noter(

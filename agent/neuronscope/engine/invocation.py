@@ -176,12 +176,12 @@ class Invocation(_Call):
         """
         token = self.token
         if token is not None:
-            self.token = None
             current = otel_context.get_current()
             if current is self.context:
                 detach(token)
             elif self.span is not None:
                 take_out(self.span, current, token)
+            self.token = None  # last: interrupted by a signal handler, it can be done again
         watch = self.watch
         if watch is not None:
             self.watch = None

@@ -3,6 +3,9 @@
 A wrapper is an ordinary function on the same class: same name, signature and kind (plain or
 coroutine function).  Whatever our side does, the original is called exactly once with the caller's
 arguments and its result or exception goes back unchanged.
+
+A signal handler of the service may raise wherever Python looks for signals: as a call of ours returns, say,
+before its result has a name.  So each of our steps stands in a `try` of its own, which costs nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from neuronscope.engine import ENGINE
 from neuronscope.engine.context import propagate
-from neuronscope.engine.entry import Entry, entry, noter
+from neuronscope.engine.entry import Entry, entry, forsake, noter
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.managers import observe_manager
 from neuronscope.engine.seam import Seam
 from neuronscope.instrumentation import HandOff, ResponseSeam, WrappedMethod
 
 if TYPE_CHECKING:
+    from neuronscope.engine.invocation import Invocation
     from neuronscope.engine.wrap import Installation
 
 # How many of the arguments that ``*args`` takes have a name.
@@ -42,7 +46,7 @@ def wrapper_for(
         parameters=_positional_names(original)[1 if bound else 0 :],
     )
     site, door = seam.site, entry(ENGINE, seam, installation)
-    begin, succeed, end, always = door.begin, door.succeed, GUARD.end, GUARD.always
+    begin, succeed = door.begin, door.succeed
 
     if method.awaitable:
         return _promise_wrapper(door, site, original)
@@ -50,7 +54,11 @@ def wrapper_for(
 
         @functools.wraps(original)
         async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
-            invocation = begin(args, kwargs)
+            try:
+                invocation = begin(args, kwargs)
+            except BaseException:
+                forsake(door)
+                raise
             if invocation is None:
                 return await original(*args, **kwargs)
             if invocation.arguments is not None:
@@ -58,10 +66,13 @@ def wrapper_for(
             try:
                 result = await original(*args, **kwargs)
             except BaseException as error:
-                if not end(site, invocation.fail, error):
-                    always(site, invocation.leave)
+                _failed(site, invocation, error)
                 raise
-            return result if succeed(invocation, result) else invocation.hand_out()
+            try:
+                return result if succeed(invocation, result) else invocation.hand_out()
+            except BaseException:
+                GUARD.always(site, invocation.give_up)
+                raise
 
         return async_wrapper
 
@@ -70,7 +81,11 @@ def wrapper_for(
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        invocation = begin(args, kwargs)
+        try:
+            invocation = begin(args, kwargs)
+        except BaseException:
+            forsake(door)
+            raise
         if invocation is None:
             return original(*args, **kwargs)
         if invocation.arguments is not None:
@@ -78,12 +93,25 @@ def wrapper_for(
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            if not end(site, invocation.fail, error):
-                always(site, invocation.leave)
+            _failed(site, invocation, error)
             raise
-        return result if succeed(invocation, result) else invocation.hand_out()
+        try:
+            return result if succeed(invocation, result) else invocation.hand_out()
+        except BaseException:
+            GUARD.always(site, invocation.give_up)
+            raise
 
     return wrapper
+
+
+def _failed(site: str, invocation: Invocation, error: BaseException) -> None:
+    """The call raised: end its observation.  Should a signal handler raise meanwhile, it is given up."""
+    try:
+        if not GUARD.end(site, invocation.fail, error):
+            GUARD.always(site, invocation.leave)
+    except BaseException:
+        GUARD.always(site, invocation.give_up)
+        raise
 
 
 def _manager_wrapper(door: Entry, site: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,7 +119,11 @@ def _manager_wrapper(door: Entry, site: str, original: Callable[..., Any]) -> Ca
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        invocation = door.begin(args, kwargs)
+        try:
+            invocation = door.begin(args, kwargs)
+        except BaseException:
+            forsake(door)
+            raise
         if invocation is None:
             return original(*args, **kwargs)
         if invocation.arguments is not None:
@@ -99,8 +131,7 @@ def _manager_wrapper(door: Entry, site: str, original: Callable[..., Any]) -> Ca
         try:
             manager = original(*args, **kwargs)
         except BaseException as error:
-            if not GUARD.end(site, invocation.fail, error):
-                GUARD.always(site, invocation.leave)
+            _failed(site, invocation, error)
             raise
         if not GUARD.always(site, observe_manager, manager, invocation):
             GUARD.always(site, invocation.give_up)
@@ -113,16 +144,23 @@ def _promise_wrapper(door: Entry, site: str, original: Callable[..., Any]) -> Ca
     """The wrapper of a plain function that returns a coroutine: the call is made when that is awaited."""
 
     async def answer(promise: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        invocation = door.begin(args, kwargs)
+        try:
+            invocation = door.begin(args, kwargs)
+        except BaseException:
+            forsake(door)
+            raise
         if invocation is None:
             return await promise
         try:
             result = await promise
         except BaseException as error:
-            if not GUARD.end(site, invocation.fail, error):
-                GUARD.always(site, invocation.leave)
+            _failed(site, invocation, error)
             raise
-        return result if door.succeed(invocation, result) else invocation.hand_out()
+        try:
+            return result if door.succeed(invocation, result) else invocation.hand_out()
+        except BaseException:
+            GUARD.always(site, invocation.give_up)
+            raise
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
