@@ -211,8 +211,9 @@ def _layer_lines(records: Sequence[LayerRecord], all_layers: bool) -> Iterator[S
         layers = {taken[0].layer_id for _, taken in lines} - {
             taken[0].layer_id for _, taken in shown[:-hidden]
         }
-        what = "layers" if len(layers) == hidden else "lines"
-        yield [(f"and {hidden} more {what} (--all-layers shows them)", "dim")]
+        what = "layer" if len(layers) == hidden else "line"
+        what, them = (f"{what}s", "them") if hidden > 1 else (what, "it")
+        yield [(f"and {hidden} more {what} (--all-layers shows {them})", "dim")]
 
 
 def _log_lines(logs: Sequence[LogRecord]) -> Iterator[Sequence[Piece]]:
