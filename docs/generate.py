@@ -248,6 +248,8 @@ but the library, so a service that has it needs no extra.
         lines.append(_row(f"`{name}`", f"`{entry.distribution}`", _extra(entry)))
     lines += [
         "",
+        "Then `llm_api` and `vector_store`: clients of the libraries above; their calls are observed.",
+        "",
         "Your own: `ns.registry.register_adapter`, or the entry point group `neuronscope.adapters`.",
     ]
     lines += ["", "## What is wrapped", ""]

@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
@@ -222,20 +223,29 @@ def _layers_to_watch(adapter: BackendAdapter, model: Any) -> tuple[Watch, ...]:
     """The layers that `NEURONSCOPE_PROBES` picks in this model."""
     if not isinstance(adapter, ObservingBackend):
         return ()
+    return picked(partial(adapter.block_paths, model), partial(adapter.match_layers, model))
+
+
+def picked(blocks: Callable[[], Sequence[str]], match: Callable[[str], Sequence[str]]) -> tuple[Watch, ...]:
+    """What `NEURONSCOPE_PROBES` picks of a model's layers.
+
+    Args:
+        match: ids that a pattern names; it raises `LookupError` where nothing does.
+    """
     watches: dict[str, Watch] = {}
     for text in ENGINE.settings.probes:
         pattern, want = parse_probe(text)
         if pattern == "off":
             return ()
-        layers = adapter.block_paths(model) if pattern == "blocks" else _matching(adapter, model, pattern)
+        layers = blocks() if pattern == "blocks" else _matching(match, pattern)
         watches.update({layer: Watch(layer, want) for layer in layers})
     return tuple(watches.values())
 
 
-def _matching(adapter: ObservingBackend, model: Any, pattern: str) -> Sequence[str]:
+def _matching(match: Callable[[str], Sequence[str]], pattern: str) -> Sequence[str]:
     # A pattern is for all models of the process; one that has no such layer is not a mistake.
     try:
-        return adapter.match_layers(model, pattern)
+        return match(pattern)
     except LookupError:
         return ()
 

@@ -27,14 +27,20 @@ NOT_RUN: Final = "not run"
 
 
 @dataclass(slots=True)
-class _Joined:
-    """A model watched in one scope."""
+class Joined:
+    """A model watched in one scope.
+
+    Attributes:
+        undo: what ends the watching; nothing: it has ended.
+        observers: of the layers that ran.
+    """
 
     name: str
     undo: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     observers: list[LayerObserver] = field(default_factory=list[LayerObserver])
 
     def leave(self) -> None:
+        """End the watching."""
         while self.undo:
             GUARD.call("joining.leave", self.undo.pop())
 
@@ -45,7 +51,7 @@ class _Members:
     def __init__(self) -> None:
         self._lock = native.new_lock()
         self._models: dict[int, tuple[weakref.ref[Any], str, BackendAdapter]] = {}
-        self._joined: weakref.WeakKeyDictionary[Recording, dict[int, _Joined]] = weakref.WeakKeyDictionary()
+        self._joined: weakref.WeakKeyDictionary[Recording, dict[int, Joined]] = weakref.WeakKeyDictionary()
 
     def add(self, model: Any, name: str, adapter: BackendAdapter, scope: Recording | None) -> None:
         """A model was wrapped: scopes that begin from now on watch it, and so does the one that is open."""
@@ -63,6 +69,14 @@ class _Members:
         """A scope begins."""
         for key in list(self._models):
             self._join(scope, key)
+
+    def hold(self, scope: Recording, model: Any, name: str, undo: list[Callable[[], None]]) -> Joined:
+        """A scope was given a model: its watching is kept, until somebody attaches probes of their own."""
+        joined = Joined(name, undo)
+        with self._lock:
+            self._joined.setdefault(scope, {})[id(model)] = joined
+        scope.probe(model)
+        return joined
 
     def probed(self, scope: Recording, model: Any) -> None:
         """Somebody has attached probes of their own: these are what is wanted."""
@@ -87,7 +101,7 @@ class _Members:
             outer = outer.parent
         if model is None or not isinstance(adapter, LearningBackend) or scope.probes(model):
             return
-        joined = _Joined(name)
+        joined = Joined(name)
         with self._lock:
             self._joined.setdefault(scope, {})[key] = joined
         for text in ENGINE.settings.probes:
@@ -99,13 +113,13 @@ class _Members:
         scope.on_exit(partial(_leave, joined, scope, ref, adapter))
 
 
-def _observe(joined: _Joined, want: Fidelity, scope: Recording, layer_id: str) -> LayerObserver:
+def _observe(joined: Joined, want: Fidelity, scope: Recording, layer_id: str) -> LayerObserver:
     observer = LayerObserver(joined.name, layer_id, want, AGENT_PROBE, scope)
     joined.observers.append(observer)
     return observer
 
 
-def _leave(joined: _Joined, scope: Recording, ref: weakref.ref[Any], adapter: BackendAdapter) -> None:
+def _leave(joined: Joined, scope: Recording, ref: weakref.ref[Any], adapter: BackendAdapter) -> None:
     """The scope ends: a model of which nothing was seen is named in its span.
 
     One that simply did not run is named only if there is nothing else in the scope, which then is known when

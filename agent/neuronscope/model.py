@@ -9,13 +9,17 @@ from functools import cached_property, partial
 from typing import Any
 
 from neuronscope import joining, platform, recording
+from neuronscope.callwatch import picked
 from neuronscope.engine.guard import GUARD
 from neuronscope.exceptions import LayerNotFoundError, UnsupportedProbeError
+from neuronscope.governor.steward import AGENT_PROBE
 from neuronscope.instrumentation import (
     AttentionBackend,
     BackendAdapter,
+    CallingBackend,
     GradientBackend,
     LayerCallback,
+    LearningBackend,
     NamingBackend,
     ObservingBackend,
 )
@@ -58,8 +62,10 @@ class Model(Intervening):
         if is_pipeline(model):
             wrapped = cls.wrap(model.model, adapter=adapter, name=name)
             wrapped.call, wrapped.tokenizer = model, reader_of(model)
+            _see_calls(wrapped._adapter, model)
             return wrapped
         backend = backend_for(model, adapter)
+        _see_calls(backend, model)
         if name is None:
             name = backend.name_model(model) if isinstance(backend, NamingBackend) else model_name(model)
         wrapped = cls(model, backend, name)
@@ -131,6 +137,37 @@ class Model(Intervening):
                 scope.on_exit(step)
         return found
 
+    def watch(self, scope: recording.Recording) -> None:
+        """Observe in a scope what `NEURONSCOPE_PROBES` asks for (default: blocks, in summaries).
+
+        It ends with the scope, or where somebody attaches probes of their own.  A model that shows its layers
+        only when it runs is watched in each scope anyway.
+        """
+        if isinstance(self._adapter, LearningBackend) or scope.probes(self.model):
+            return
+        observers = {
+            watch.layer_id: LayerObserver(self.name, watch.layer_id, watch.want, AGENT_PROBE, scope)
+            for watch in picked(self._blocks, self._match)
+        }
+        probe = LayerActivations()
+        undo = [self._observe(layer, observer, probe) for layer, observer in observers.items()]
+        if undo:
+            joined = joining.MEMBERS.hold(scope, self.model, self.name, undo)
+            scope.on_exit(partial(self._leave, scope, joined, observers))
+
+    def _leave(
+        self, scope: recording.Recording, joined: joining.Joined, observers: Mapping[str, LayerObserver]
+    ) -> None:
+        if joined.undo:
+            joined.leave()
+            self._tell_unseen(scope, observers)
+
+    def _blocks(self) -> list[str]:
+        """What is watched by default; of a runtime that names no blocks, every layer."""
+        if isinstance(self._adapter, ObservingBackend):
+            return self._adapter.block_paths(self.model)
+        return [layer.id for layer in self.layers]
+
     def detach(self) -> None:
         """Remove the probes attached outside of scopes."""
         while self._undo:
@@ -180,6 +217,12 @@ class Model(Intervening):
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, adapter={self.adapter_name!r}, layers={len(self.layers)})"
+
+
+def _see_calls(backend: BackendAdapter, model: Any) -> None:
+    if isinstance(backend, CallingBackend):
+        for name, observed in backend.observed_by(model):
+            platform.instrument_object(name, observed)
 
 
 class _SharedHooks:

@@ -39,8 +39,8 @@ class Scope:
     Args:
         name: name of the root span.
         model: a model, or a client of a model or a vector store, to observe in this scope without a further
-            word: `Model.wrap` chooses the adapter, and `NEURONSCOPE_PROBES` the layers (default: its blocks, in
-            summaries) until `attach_probe` names others.  A `Model` will do, too.
+            word: `Model.wrap` chooses the adapter, and `NEURONSCOPE_PROBES` the layers (default: its blocks,
+            in summaries) until `attach_probe` names others.  A `Model` will do, too.
         max_overhead_pct: overrides the platform's budget for this scope.
         overhead_action: overrides the platform's action beyond the budget.
 

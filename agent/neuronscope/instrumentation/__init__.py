@@ -32,6 +32,7 @@ from neuronscope.instrumentation.clients import (
 from neuronscope.instrumentation.runtimes import (
     AttentionBackend,
     BackendAdapter,
+    CallingBackend,
     DescribingBackend,
     ExaminableBackend,
     GradientBackend,
@@ -56,6 +57,7 @@ from neuronscope.instrumentation.words import (
 __all__ = [
     "AttentionBackend",
     "BackendAdapter",
+    "CallingBackend",
     "ClientIntegration",
     "DescribingBackend",
     "Endpoint",

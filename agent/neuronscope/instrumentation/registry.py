@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from neuronscope.exceptions import AdapterNotFoundError, ConfigError
 from neuronscope.instrumentation import BackendAdapter, ClientIntegration, PreparingBackend
+from neuronscope.instrumentation.families import ClientFamily
 
 __all__ = ["client", "client_names", "register_adapter", "unregister_adapter"]
 
@@ -92,6 +93,9 @@ CLIENTS: Final[dict[str, Entry]] = {
 BACKENDS: Final[dict[str, Entry]] = {
     "tf": Entry("neuronscope_instrumentation.tf:ADAPTER", "keras", "tf"),  # on torch its layers are modules
     "torch": Entry("neuronscope_instrumentation.torch:ADAPTER", "torch", "torch"),
+    "hf_transformers": Entry(  # adds to torch: taken by name, and for tokenizers
+        "neuronscope_instrumentation.transformers:ADAPTER", "transformers", "transformers"
+    ),
     "jax": Entry("neuronscope_instrumentation.jax:ADAPTER", "jax", "jax"),
     "onnx": Entry("neuronscope_instrumentation.onnx:ADAPTER", "onnx", "onnx"),
     "onnxruntime": Entry("neuronscope_instrumentation.onnxruntime:ADAPTER", "onnxruntime", "onnxruntime"),
@@ -107,6 +111,8 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "hf_transformers": ("transformers", "continuous_batching", "pipelines", "tokenizers"),
 }  # fmt: skip
+# Those that `Model.wrap` takes for clients; objects of the third are models, too.
+CLIENT_FAMILIES: Final = ("llm_api", "vector_store")
 ENTRY_POINT_GROUP: Final = "neuronscope.adapters"
 
 _registered_clients: dict[str, ClientIntegration] = {}
@@ -180,11 +186,13 @@ def client(name: str) -> ClientIntegration:
 
 
 def backends() -> Iterator[BackendAdapter]:
-    """Model runtimes in order of precedence: the user's own, built-in ones, other packages'."""
+    """In order of precedence: the user's own, built-in runtimes, other packages', and those of clients."""
     yield from _registered_backends.values()
     for entry in BACKENDS.values():
         yield cast(BackendAdapter, entry.load())
     yield from cast("dict[str, BackendAdapter]", _outside(BackendAdapter)).values()
+    for name in CLIENT_FAMILIES:
+        yield ClientFamily(name, FAMILIES[name], clients_for)
 
 
 def prepare_backends() -> None:

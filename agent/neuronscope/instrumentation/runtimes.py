@@ -139,6 +139,19 @@ class NamingBackend(Protocol):
 
 
 @runtime_checkable
+class CallingBackend(Protocol):
+    """A backend of objects whose calls are observed, by client adapters, from the moment they are wrapped."""
+
+    def observed_by(self, model_obj: Any) -> Sequence[tuple[str, Any]]:
+        """Names of client adapters, each with the object whose calls it sees: it, or a part of it.
+
+        Raises:
+            AdapterNotFoundError: there is none, and nothing else that the backend could show.
+        """
+        ...
+
+
+@runtime_checkable
 class ExaminableBackend(Protocol):
     """A backend that stands on names of its library that no release has promised to keep.
 

@@ -63,6 +63,11 @@ class LLMSpan(_View):
         return cast("int | None", self._get(names.OUTPUT_TOKENS))
 
     @property
+    def cost_usd(self) -> float | None:
+        """US dollars for the call, by the price table; None if the model or its tokens are not known."""
+        return cast("float | None", self._get(names.COST))
+
+    @property
     def finish_reason(self) -> str | None:
         """Why the first choice ended."""
         reasons = self.finish_reasons

@@ -1,5 +1,6 @@
 """transformers: `generate`, continuous batching, pipelines and tokenizers, in this process."""
 
+from neuronscope_instrumentation.transformers.adapter import ADAPTER
 from neuronscope_instrumentation.transformers.batching import BATCHING
 from neuronscope_instrumentation.transformers.generation import (
     TRANSFORMERS,
@@ -15,6 +16,7 @@ from neuronscope_instrumentation.transformers.pipelines import PIPELINES
 from neuronscope_instrumentation.transformers.tokenizers import TOKENIZERS
 
 __all__ = [
+    "ADAPTER",
     "BATCHING",
     "PIPELINES",
     "TOKENIZERS",
