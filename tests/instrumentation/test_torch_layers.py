@@ -142,6 +142,15 @@ def test_double_star_reaches_every_depth() -> None:
     assert "" not in everything
 
 
+def test_a_module_under_several_paths_is_named_once_by_the_first_that_matches() -> None:
+    """Also by a pattern that names a later path only; a module that holds itself ends the search."""
+    shared = nn.Linear(2, 2)
+    model = nn.ModuleDict({"first": nn.Sequential(shared), "second": nn.Sequential(nn.ReLU(), shared)})
+    model["second"].register_module("itself", model["second"])
+    assert ADAPTER.match_layers(model, "**") == ["first", "first.0", "second", "second.0"]
+    assert ADAPTER.match_layers(model, "second.*") == ["second.0", "second.1"]
+
+
 def blocks_of_t5(model_class: Any) -> list[str]:
     config = T5Config(d_model=16, d_kv=4, d_ff=16, num_layers=2, num_heads=2, vocab_size=32)
     return ADAPTER.block_paths(model_class(config))

@@ -104,6 +104,32 @@ def test_ready_made_changes() -> None:
     assert x.tolist() == [[1, -2, 3]]
 
 
+@pytest.mark.parametrize(
+    "sites", ["h.0", ["h.0", "again.0"], ["h.*", "**.0"], ["again.*"], ["blocks.0", "h.0"]], ids=str
+)
+def test_a_module_with_several_paths_is_edited_once_in_each_call(sites: str | list[str], net: Blocks) -> None:
+    """However many of them an edit names; a pattern finds it by each of them."""
+    net.again = nn.ModuleList([net.h[0]])
+    model = ns.Model.wrap(net)
+    model.alias("blocks", "h")
+    calls: list[torch.Tensor] = []
+    shared = net.h[0](X)[0] * 2
+
+    def double(hidden: torch.Tensor) -> torch.Tensor:
+        calls.append(hidden)
+        return hidden * 2
+
+    with torch.no_grad():
+        edit = model.edits.add("double", sites, double)
+        assert torch.equal(net.again[0](X)[0], shared)
+        calls.clear()
+        with model.trace(X) as t:
+            assert torch.equal(t["again.0"].first, shared)
+    assert len(calls) == len(set(edit.sites) & {"h.0", "again.0"}) + len({"h.1", "h.2"} & set(edit.sites))
+    model.edits.clear()
+    assert not left_on(net)
+
+
 def test_several_edits_apply_in_their_order_and_one_name_is_one_edit(net: Blocks) -> None:
     """A new version replaces the old one."""
     model = ns.Model.wrap(net)

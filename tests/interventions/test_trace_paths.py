@@ -33,6 +33,24 @@ def test_a_site_is_cached_once_however_often_it_is_named(net: Blocks) -> None:
     assert torch.equal(cache.output("tail"), t.result)
 
 
+def test_a_pattern_finds_a_module_by_each_of_its_paths(net: Blocks) -> None:
+    """Once, as a shared module is one; a cache has it under every name that it was asked for by."""
+    net.again = nn.ModuleList([net.h[1], nn.Linear(8, 8)])
+    model = ns.Model.wrap(net)
+    with model.trace(X) as t:
+        assert [site.path for site in t.sites("again.*")] == ["again.0", "again.1"]
+        assert [site.path for site in t.sites("h.*")] == ["h.0", "again.0", "h.2"]
+        t.stop()
+    with model.trace(X) as t:
+        _ = t["h.1"]
+        cache = t.cache("again.*", "**")
+    assert len(cache["again.0"]) == 1
+    assert cache["again.0"][0].output is cache["h.1"][0].output
+    with model.trace(X) as t:
+        assert [site.path for site in t.sites("**.0.lin")] == ["h.0.lin", "again.0.lin"]
+        t.stop()
+
+
 def test_patterns_name_the_modules_that_are_there_now() -> None:
     """Also once one has gone and another has come."""
     net = nn.Sequential()

@@ -103,8 +103,8 @@ class Interventions(Protocol):
         """Pass a module's outputs through another one; returns the undo."""
         ...
 
-    def paths(self, pattern: str) -> list[str]:
-        """Paths that a path, alias or pattern stands for."""
+    def paths(self, *patterns: str) -> list[str]:
+        """Paths that paths, aliases or patterns stand for: of each module one, the first."""
         ...
 
 

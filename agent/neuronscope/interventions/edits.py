@@ -225,7 +225,8 @@ class Edits:
         """Put an edit in force; one of the same name is replaced.
 
         Args:
-            sites: paths or patterns of modules whose outputs are changed: their first tensor.
+            sites: paths or patterns of modules whose outputs are changed: their first tensor.  A module that
+                several of them name, or that has several paths, is changed once in each of its calls.
             change: `Steer`, `Clamp`, `Ablate`, `Scale`, `NanGuard`, or a function of the hidden states.  What
                 it returns must have their shape, dtype and device.
 
@@ -234,8 +235,7 @@ class Edits:
         """
         interventions = self._interventions()
         patterns = [sites] if isinstance(sites, str) else sites
-        paths = list(dict.fromkeys(path for pattern in patterns for path in interventions.paths(pattern)))
-        edit = Edit(name, version, paths, change)
+        edit = Edit(name, version, interventions.paths(*patterns), change)
         before = self._edits.get(name)
         edit.install(interventions)
         self._edits[name] = edit

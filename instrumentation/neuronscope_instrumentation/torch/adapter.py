@@ -108,7 +108,8 @@ class TorchAdapter(InstalledHooks):
         """Paths of the computing modules that a pattern names, in the model's order.
 
         ``*`` stands for anything within one part of a path, ``**`` for any number of parts:
-        ``model.layers.*`` are the blocks, ``**.mlp`` the MLP of each.
+        ``model.layers.*`` are the blocks, ``**.mlp`` the MLP of each.  A module that is under several paths
+        is named once, by the first that matches.
 
         Raises:
             LayerNotFoundError: nothing matches; the message names what is close.

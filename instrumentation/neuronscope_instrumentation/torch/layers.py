@@ -56,10 +56,13 @@ def match_layers(model: nn.Module, pattern: str) -> list[str]:
         find_layer(model, pattern)
         return [pattern]
     expression = layer_paths.expression(pattern)
-    paths = [p for p, m in _modules(model) if p and expression.fullmatch(p) and computes(m)]
-    if not paths:
+    found: dict[int, str] = {}
+    for path, module in _all_paths(model):
+        if path and expression.fullmatch(path) and computes(module):
+            found.setdefault(id(module), path)
+    if not found:
         raise _not_found(model, pattern)
-    return paths
+    return list(found.values())
 
 
 def pattern_matches(pattern: str, path: str) -> bool:
@@ -115,6 +118,17 @@ def _line(model: nn.Module, path: str) -> Iterator[nn.Module]:
 def _modules(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     """Paths and modules; one under several paths comes under the first."""
     return cast(Iterable[tuple[str, nn.Module]], model.named_modules())
+
+
+def _all_paths(
+    module: nn.Module, path: str = "", around: frozenset[int] = frozenset()
+) -> Iterator[tuple[str, nn.Module]]:
+    """Paths and modules; one under several paths comes under each, but never within itself."""
+    yield path, module
+    around |= {id(module)}
+    for name, child in cast(Any, module)._modules.items():
+        if child is not None and id(child) not in around:
+            yield from _all_paths(child, f"{path}.{name}" if path else name, around)
 
 
 def computes(module: nn.Module) -> bool:

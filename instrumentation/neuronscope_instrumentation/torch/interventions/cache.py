@@ -43,7 +43,7 @@ class Cache(Mapping[str, list[Entry]]):
 
     def __init__(
         self,
-        sites: Callable[[str], list[Site]],
+        sites: Callable[[str], list[tuple[str, Site]]],
         patterns: Sequence[str],
         *,
         inputs: bool,
@@ -54,12 +54,12 @@ class Cache(Mapping[str, list[Entry]]):
         self._entries: dict[str, list[Entry]] = {}
         self._take = take = _Take(self._kept, inputs=inputs, clone=clone, device=device)
         for pattern in patterns:
-            for site in sites(pattern):
+            for path, site in sites(pattern):
                 if site.path not in self._kept:
                     self._kept[site.path] = []
                     site.observers = (*site.observers, take)
-                if "*" not in pattern:  # an alias, or another path of a module with several
-                    self._kept[pattern] = self._kept[site.path]
+                # An alias, or another path of a module with several.
+                self._kept[path if "*" in pattern else pattern] = self._kept[site.path]
 
     def __getitem__(self, path: str) -> list[Entry]:
         kept = self._kept[path]

@@ -82,9 +82,13 @@ class TorchInterventions:
         """Define a view; a later one of the same name and modules goes before an earlier one."""
         self._tree.define(view)
 
-    def paths(self, pattern: str) -> list[str]:
-        """Paths that a path, alias or pattern stands for."""
-        return self._tree.match(pattern)
+    def paths(self, *patterns: str) -> list[str]:
+        """Paths that paths, aliases or patterns stand for: of each module one, the first."""
+        found: dict[int, str] = {}
+        for pattern in patterns:
+            for path in self._tree.match(pattern):
+                found.setdefault(id(self._tree.find(path)), path)
+        return list(found.values())
 
     def edit(self, path: str, edit: Callable[[Any], Any]) -> Callable[[], None]:
         """Give the first tensor of a module's outputs through a function, in every call; returns the undo.

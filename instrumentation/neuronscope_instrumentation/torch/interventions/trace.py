@@ -134,8 +134,11 @@ class Trace(TraceTurns):
 
     def sites(self, pattern: str = "**") -> list[Site]:
         """The sites that a pattern names, in the model's order."""
+        return [site for _, site in self._named(pattern)]
+
+    def _named(self, pattern: str) -> list[tuple[str, Site]]:
         self._started()
-        return [self[path] for path in self._tree.match(pattern)]
+        return [(path, self[path]) for path in self._tree.match(pattern)]
 
     # --- the run -----------------------------------------------------------------------------------
 
@@ -182,7 +185,7 @@ class Trace(TraceTurns):
         """Keep outputs of many sites without stopping at any; see `Cache`."""
         from neuronscope_instrumentation.torch.interventions.cache import Cache
 
-        return Cache(self.sites, patterns or ("**",), inputs=inputs, clone=clone, device=device)
+        return Cache(self._named, patterns or ("**",), inputs=inputs, clone=clone, device=device)
 
     def rows(self, index: int | slice, mask: Any = None) -> Rows:
         """One prompt's rows of a batch; see `Rows`."""
