@@ -70,11 +70,23 @@ class LayerAggregate:
 
     def error(self, runs: int) -> float:
         """Half the 95 % interval of `mean`: 0 when every run was captured, infinite when unknown."""
-        later = runs - 1
         if self._first is None:
             # The first run is missing: that it is like the others is an assumption that no interval covers.
             return math.inf if runs > self.records else 0.0
-        return self._later.margin(later) * later / runs if later > 0 else 0.0
+        return self.error_later(runs) * (runs - 1) / runs if runs > 1 else 0.0
+
+    @property
+    def mean_first(self) -> float:
+        """The mean of the first run; not a number if it was not captured."""
+        return math.nan if self._first is None else self._first
+
+    def mean_later(self, runs: int) -> float:
+        """The mean over all runs but the first; not a number if none of them was captured."""
+        return self._later.mean(runs - 1) if self._later.n else math.nan
+
+    def error_later(self, runs: int) -> float:
+        """Half the 95 % interval of `mean_later`, which the first run does not matter to."""
+        return self._later.margin(runs - 1)
 
     def _stratified(self, first: float | None, later: float, runs: int) -> float:
         if first is None:
@@ -259,6 +271,8 @@ class ModelCall:
         if shown:
             attributes[names.LAYERS_COVERAGE] = [a.records / max(1, runs[layer]) for layer, a in shown]
             attributes[names.LAYERS_MEAN_ERROR] = [a.error(runs[layer]) for layer, a in shown]
+        if shown and self.generates and len(self.root_ends) > 1:
+            attributes |= self._phases(shown)
         missed = self._blank_layers if self._blank else self.missed
         none = [layer for layer in missed if layer not in self.layers]
         if none:
@@ -267,6 +281,19 @@ class ModelCall:
                 [f"and {more} more"] if more > 0 else []
             )
         return attributes
+
+    def _phases(self, shown: list[tuple[str, LayerAggregate]]) -> dict[str, Any]:
+        """Prefill and decoding, each by itself: one is often known where the mean over both is not."""
+        forwards = len(self.root_ends)
+        # Of a layer that runs several times in a forward, more runs than the first are the prefill's.
+        phases = [
+            (a.mean_first, a.mean_later(forwards), a.error_later(forwards))
+            if self.runs[layer] == forwards
+            else (math.nan, math.nan, math.inf)
+            for layer, a in shown
+        ]
+        told = names.LAYERS_PREFILL_MEAN, names.LAYERS_DECODE_MEAN, names.LAYERS_DECODE_ERROR
+        return dict(zip(told, map(list, zip(*phases, strict=True)), strict=True))
 
     def _alone(self) -> bool:
         return self.is_alone is None or self.is_alone()

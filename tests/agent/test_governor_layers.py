@@ -24,7 +24,7 @@ from neuronscope.cli.view import view
 from neuronscope.engine import ENGINE
 from neuronscope.engine.span import LightSpan
 from neuronscope.governor.steward import AGENT_PROBE
-from neuronscope.modelcall import LayerAggregate
+from neuronscope.modelcall import LayerAggregate, ModelCall
 from neuronscope.recording import CURRENT
 from neuronscope.signals import names
 from neuronscope.signals.records import Fidelity, LayerRecord
@@ -182,6 +182,56 @@ def test_coverage_and_error_of_an_estimate_are_stated() -> None:
     assert attributes[names.LAYERS_COVERAGE][layer] == pytest.approx(0.5, abs=0.06)
     error = attributes[names.LAYERS_MEAN_ERROR][layer]
     assert abs(attributes[names.LAYERS_MEAN][layer] - sum(truth) / 20) <= error < 1
+
+
+def test_the_decoding_is_told_by_itself_where_the_prefill_was_not_captured() -> None:
+    """And the prefill where the decoding was not; of both together too little is known."""
+    ns.Platform(max_overhead_pct=1000)
+    model = tinymodels.llama(layers=2)
+    found: dict[bool, dict[str, Any]] = {}
+    for prefill in (True, False):
+        ENGINE.steward.captures_off = not prefill
+        with Call(model) as span:
+            for length in (8, 1, 1, 1):
+                ENGINE.steward.captures_off = prefill  # from the next forward on
+                model(torch.arange(3, 3 + length)[None])
+        assert span.model_call is not None
+        found[prefill] = span.model_call.attributes()
+    for attributes in found.values():
+        assert attributes[names.LAYERS_MEAN_ERROR] == [math.inf] * 2
+    first, later = found[True], found[False]
+    assert first[names.LAYERS_PREFILL_MEAN] == first[names.LAYERS_MEAN]
+    assert first[names.LAYERS_DECODE_ERROR] == [math.inf] * 2
+    assert all(map(math.isnan, first[names.LAYERS_DECODE_MEAN]))
+    assert all(map(math.isnan, later[names.LAYERS_PREFILL_MEAN]))
+    assert later[names.LAYERS_DECODE_MEAN] == later[names.LAYERS_MEAN]
+    assert later[names.LAYERS_DECODE_ERROR] == [0.0] * 2
+
+
+@pytest.mark.parametrize(("generates", "each", "told"), [(True, 1, True), (True, 2, False), (False, 1, None)])
+def test_phases_are_told_of_layers_that_run_once_in_each_forward_of_a_generation(
+    generates: bool, each: int, told: bool | None
+) -> None:
+    """Of one that runs twice it is not known which runs were the prefill's; a batch has none."""
+    call = ModelCall("tiny", generates=generates, root_ends=[1, 2, 3, 4])
+    for run in range(4 * each):
+        step = call.next_step("layer")
+        if run == 2:
+            call.skip("layer", "budget")
+        else:
+            call.take("layer", step, TensorSummary.of(np.full(4, run**2, np.float64)), Fidelity.SUMMARY)
+    attributes = call.attributes()
+    if told is None:
+        assert names.LAYERS_PREFILL_MEAN not in attributes
+        return
+    (prefill,), (decode,), (error,) = (
+        attributes[name]
+        for name in (names.LAYERS_PREFILL_MEAN, names.LAYERS_DECODE_MEAN, names.LAYERS_DECODE_ERROR)
+    )
+    assert math.isnan(prefill) != told
+    assert math.isnan(decode) != told
+    assert math.isinf(error)  # two captures are too few
+    assert not told or (prefill == 0 and decode == pytest.approx((1 + 5 + 9) / 3))
 
 
 def test_estimates_agree_with_full_capture_within_their_stated_error() -> None:

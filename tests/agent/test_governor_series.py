@@ -167,3 +167,12 @@ def test_too_little_to_go_by_is_said(steps: list[int]) -> None:
         series.add(step, step % 2)
     assert math.isinf(series.margin(20))
     assert series.mean(20) == pytest.approx(sum(step % 2 for step in steps) / max(1, len(steps)), abs=0.5)
+
+
+def test_captures_that_are_all_alike_do_not_say_that_nothing_changes() -> None:
+    """An embedding is the same for as long as a token is repeated; captured whole it is certain."""
+    series = Series()
+    for step in (1, 4, 7, 10):
+        series.add(step, 0.25)
+    assert math.isinf(series.margin(11))
+    assert series.margin(4) == 0.0

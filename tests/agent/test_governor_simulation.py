@@ -71,6 +71,7 @@ class World:
     """A fake machine: a clock that moves by what is done, and a budget that watches it."""
 
     load: Load
+    parent: Budget | None = None
     now: int = 1
     spent: float = 0.0
     work: float = 0.0
@@ -81,7 +82,7 @@ class World:
     queue: list[int] = field(default_factory=list[int])
 
     def __post_init__(self) -> None:
-        self.budget = Budget(self.load.pct, clock=lambda: self.now)
+        self.budget = Budget(self.load.pct, clock=lambda: self.now, parent=self.parent)
         self.grant = GRANT_NS * min(1.0, self.load.pct / 5)
         self.sites = [self.budget.site("probe", f"layer.{i}") for i in range(self.load.layers)]
 
@@ -100,9 +101,9 @@ class World:
         self.worst = max(self.worst, self.spent - allowed)
 
 
-def simulate(load: Load, steps: int = 40) -> World:
+def simulate(load: Load, steps: int = 40, parent: Budget | None = None) -> World:
     """Run a load: in turn, each thread runs layers; captures of other threads end in between."""
-    world = World(load)
+    world = World(load, parent)
     budget = world.budget
     running: list[tuple[int, int, Site, Fidelity, int]] = []
     order = itertools.count()
@@ -174,6 +175,15 @@ def test_the_ceiling_holds_and_nobody_starves(kind: str) -> None:
             starved.append((captured, load))
     assert not above, f"{len(above)} loads above the ceiling, e.g. {above[0]}"
     assert not starved, f"{len(starved)} loads with a starved layer, e.g. {starved[0]}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ceiling_holds_in_scopes_that_follow_one_another(kind: str) -> None:
+    """Also where a scope has the worker's part from those before it, and does not wait until it is told."""
+    for load in loads(kind, 100):
+        agent = Budget(5, clock=lambda: 1)
+        above = [simulate(load, parent=agent).worst for _ in range(3)]
+        assert max(above) <= 0, (above, load)
 
 
 def even(world: World) -> bool:

@@ -33,7 +33,7 @@ ARMS: Final[Mapping[str, Sequence[str]]] = {
 WARM_S: Final = 2.0
 LIMIT_S: Final = 12.0  # of the turns of one process under one pattern
 MOST_TURNS: Final = 60
-ESTIMATES: Final = 75
+ESTIMATES: Final = 48
 MODULE: Final = "tests.benchmarks.governor_child"
 
 
@@ -180,23 +180,37 @@ def _limit(run: Run) -> float:
 
 
 def estimated() -> Iterator[Figure]:
-    """Is the truth within the error that is told, where only some of the runs were captured?"""
+    """Is the truth within the error that is told, and of how many layers is one told?"""
     with Child(MODULE, "1") as child:
         found = child.ask("estimates", rounds=ESTIMATES)
-    told = [pair for pair in zip(found["within"], found["estimated"], strict=True) if pair[1]]
-    within, estimates = [pair[0] for pair in told], [pair[1] for pair in told]
-    share, half = sum(within) / sum(estimates), intervals.excess(within, estimates)[1]
-    yield Figure(
-        "governor.estimates.within",
-        100 * share,
-        "%",
-        at_least(90),
-        interval=(100 * (share - half), min(100.0, 100 * (share + half)), len(told)),
-        note=(
-            f"layer means of {ESTIMATES} generations of 48 tokens within the told 95 % interval of the mean "
-            f"over all runs ({sum(estimates)} estimates of {len(told)} independent generations, "
-            f"{100 * found['captured']:.0f} % of the runs); for {found['unknown']} more the span says that "
-            "too little is known (the prefill, a third of the steps before the first captured one or half of "
-            "them in a row not captured, or fewer than three were)"
-        ),
-    )
+    told, within, layers = found["told"], found["within"], found["layers"]
+    known = sum(told["prefill"])
+    for stratum, what, suffix in (("decode", "over the decoding", ".decode"), ("call", "over all runs", "")):
+        pairs = [pair for pair in zip(within[stratum], told[stratum], strict=True) if pair[1]]
+        right, estimates = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        share, half = sum(right) / sum(estimates), intervals.excess(right, estimates)[1]
+        yield Figure(
+            f"governor.estimates.within{suffix}",
+            100 * share,
+            "%",
+            at_least(90),
+            interval=(100 * (share - half), min(100.0, 100 * (share + half)), len(pairs)),
+            note=(
+                f"layers' means of {ESTIMATES} generations of 48 tokens, captured in scopes of 20, 40 and "
+                f"80 %, within the told 95 % interval of the mean {what} ({sum(estimates)} estimates of "
+                f"{len(pairs)} independent generations, {100 * found['captured']:.0f} % of the runs)"
+            ),
+        )
+        yield Figure(
+            f"governor.estimates.told{suffix}",
+            100 * sum(estimates) / layers,
+            "%",
+            note=(
+                f"of the {layers} layers that the spans can tell of: such an interval is told; of the others "
+                "the span says that too little is known (a third of the steps before the first captured one "
+                "or half of them in a row not captured, fewer than three, or all alike"
+                + ("" if suffix else ", or the prefill not captured")
+                + f"); the prefill itself is told of {100 * known / layers:.0f} %, "
+                f"{sum(within['prefill'])} of {known} rightly"
+            ),
+        )

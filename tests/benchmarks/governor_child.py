@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from statistics import fmean
 from typing import Any, Final, cast
 
 from tests.benchmarks.children import serve
@@ -27,6 +28,7 @@ PATTERNS: Final = ("steady", "bursts", "long", "threads")
 PROBES: Final = ("**:full",)
 # Per cent, in turn, of the generations whose layers' means are compared: of 10 all errors would be infinite.
 ESTIMATED: Final = (20.0, 40.0, 80.0)
+STRATA: Final = ("prefill", "decode", "call")
 
 
 def model() -> Any:
@@ -88,21 +90,25 @@ def loads() -> dict[str, Callable[[], int]]:
 
 
 def estimates(rounds: int) -> dict[str, Any]:
-    """Aggregates of generations that were captured in part, against the truth from hooks of our own.
+    """What spans tell of generations that were captured in part, against the truth from hooks of our own.
+
+    The truth is taken from the same generation before, so that what the hooks cost earns no captures.
 
     Returns:
-        By generation, for how many of its layers an error was told, and for how many of these the truth lay
-        within it: layers of one generation err alike.  Of all, for how many no error was told, since too
-        little was known of them; the share of runs that was captured of the others.
+        For the prefill, the decoding and the whole call: by generation, of how many layers' means an error
+        was told (of a prefill that was captured: none), and of how many of these the truth lay within it.
+        By generation, since the layers of one err alike.  Besides, how many layers a span can tell of in
+        all generations, and the share of runs that was captured of those that an error was told of.
     """
     import torch
 
     import neuronscope as ns
+    from neuronscope.modelcall import MAX_AGGREGATED
     from neuronscope.signals import names
 
     llama = model()
-    blocks = {f"model.layers.{n}": block for n, block in enumerate(llama.model.layers)}
-    truth: dict[str, list[float]] = {name: [] for name in blocks}
+    layers = {name: layer for name, layer in llama.named_modules() if name}
+    truth: dict[str, list[float]] = {name: [] for name in layers}
 
     def keep(name: str) -> Callable[[Any, Any, Any], None]:
         def hook(_module: Any, _inputs: Any, output: Any) -> None:
@@ -111,40 +117,47 @@ def estimates(rounds: int) -> dict[str, Any]:
 
         return hook
 
-    hooks = [block.register_forward_hook(keep(name)) for name, block in blocks.items()]
-    estimated, within, unknown = [0] * rounds, [0] * rounds, 0
+    told = {stratum: [0] * rounds for stratum in STRATA}
+    within = {stratum: [0] * rounds for stratum in STRATA}
     shares: list[float] = []
     for turn in range(rounds):
         for values in truth.values():
             values.clear()
+        prompt = torch.randint(3, 1000, (1, 16 + turn))
+        hooks = [layer.register_forward_hook(keep(name)) for name, layer in layers.items()]
+        llama.generate(prompt, max_new_tokens=48, do_sample=False)
+        for hook in hooks:
+            hook.remove()
         budget = ESTIMATED[turn % len(ESTIMATED)]
         # A scope as short as this may cost more than twice its budget, and says so; its data is kept.
         with suppress(ns.OverheadBudgetExceeded), ns.Scope("estimates", max_overhead_pct=budget) as scope:
-            llama.generate(torch.randint(3, 1000, (1, 16 + turn)), max_new_tokens=48, do_sample=False)
+            llama.generate(prompt, max_new_tokens=48, do_sample=False)
         spans = [span for span in scope.artifact.telemetry.spans if names.LAYERS_MEAN in span.attributes]
         if not spans:
             continue  # nothing was affordable
-        told = spans[0].attributes
-        ids: Any = told[names.LAYERS_IDS]
-        errors: Any = told.get(names.LAYERS_MEAN_ERROR, [0.0] * len(ids))
-        means: Any = told[names.LAYERS_MEAN]
-        coverage: Any = told.get(names.LAYERS_COVERAGE, [1.0] * len(ids))
-        for layer, mean, error, share in zip(ids, means, errors, coverage, strict=True):
-            if layer not in truth:
-                continue
-            if not math.isfinite(error):  # told as such: nothing to be held to
-                unknown += 1
-                continue
-            true = sum(truth[layer]) / len(truth[layer])
-            estimated[turn] += 1
-            shares.append(share)
-            within[turn] += abs(mean - true) <= error + 1e-6 * max(1.0, abs(true))
-    for hook in hooks:
-        hook.remove()
+        of: dict[str, Any] = dict(spans[0].attributes)
+        for place, layer in enumerate(of[names.LAYERS_IDS]):
+            first, *later = truth[layer]
+            prefill = of[names.LAYERS_PREFILL_MEAN][place]
+            estimated = {
+                "prefill": (prefill, math.inf if math.isnan(prefill) else 0.0, first),
+                "decode": (
+                    of[names.LAYERS_DECODE_MEAN][place], of[names.LAYERS_DECODE_ERROR][place], fmean(later)
+                ),
+                "call": (
+                    of[names.LAYERS_MEAN][place], of[names.LAYERS_MEAN_ERROR][place], fmean(truth[layer])
+                ),
+            }  # fmt: skip
+            for stratum, (mean, error, true) in estimated.items():
+                if math.isfinite(error):  # else told as unknown: nothing to be held to
+                    told[stratum][turn] += 1
+                    within[stratum][turn] += abs(mean - true) <= error + 1e-6 * max(1.0, abs(true))
+            if math.isfinite(estimated["decode"][1]):
+                shares.append(of[names.LAYERS_COVERAGE][place])
     return {
-        "estimated": estimated,
+        "told": told,
         "within": within,
-        "unknown": unknown,
+        "layers": rounds * min(MAX_AGGREGATED, len(layers)),
         "captured": sum(shares) / max(1, len(shares)),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import neuronscope as ns
 import strange
 from browser import Browser
+from neuronscope.signals import names
 from neuronscope.signals.records import LogRecord
 from pages import show
 
@@ -103,6 +105,25 @@ def test_records_that_were_lost_are_not_put_down_to_the_budget(browser: Browser,
     show(browser, strange.artifact(whole.telemetry.spans), tmp_path)
     browser.click(".waterfall .row:nth-child(4)")
     assert "The call counted 48 layer records; they are not in this page." in browser.text(".details")
+
+
+def test_estimates_of_layers_have_their_error_and_phases(browser: Browser, tmp_path: Path) -> None:
+    """Prefill and decoding by themselves, where runs are missing; what is not known is said to be so."""
+    told = {
+        names.MODEL_NAME: "tiny",
+        names.LAYERS_IDS: ["known", "no prefill"],
+        names.LAYERS_MEAN: [0.5, 0.25],
+        names.LAYERS_STD: [1.0, 1.5],
+        names.LAYERS_ABS_MAX: [4.0, 5.0],
+        names.LAYERS_MEAN_ERROR: [0.0625, math.inf],
+        names.LAYERS_PREFILL_MEAN: [2.0, math.nan],
+        names.LAYERS_DECODE_MEAN: [0.375, 0.25],
+        names.LAYERS_DECODE_ERROR: [0.125, 0.03125],
+    }
+    show(browser, strange.artifact([strange.span(1, attributes=told)]), tmp_path)
+    cells = browser.run("[...document.querySelectorAll('.details td')].map((cell) => cell.textContent)")
+    assert cells[:6] == ["known", "0.5 ± 0.063", "1", "4", "2", "0.375 ± 0.13"]
+    assert cells[6:12] == ["no prefill", "0.25 ± unknown", "1.5", "5", "unknown", "0.25 ± 0.031"]
 
 
 def test_cells_are_read_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:

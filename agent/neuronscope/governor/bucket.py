@@ -76,9 +76,13 @@ class Bucket(Purse):
         self._trying = False
         # the worker's part of a capture that is still in the queue
         self._after = Costs()
-        self._after_known: bool = parent is not None and parent._after_known
+        self._after_in_scopes = Costs()  # the same in scopes within this one: the next begins with it
+        self._outer: Bucket | None = parent
         if parent is not None:
+            self._after_in_scopes.borrow(parent._after_in_scopes)
             self._after.borrow(parent._after)
+            self._after.borrow(parent._after_in_scopes)
+        self._after_known: bool = self._after.known(0)
         self._first_queued = max(FIRST_QUEUED, int(self._grant / 4 / FIRST_AFTER_NS))
         self._queued: int = 0
         self._queued_bytes: int = 0
@@ -121,6 +125,15 @@ class Bucket(Purse):
                 self._turns.after = self._after.table[0]
         if self._parent is not None:
             self._parent.told(probe, spent_ns)
+        if self._outer is not None and records:
+            self._outer.learn_from_scope(records, nbytes, spent_ns)
+
+    def learn_from_scope(self, records: int, nbytes: int, spent_ns: float) -> None:
+        """What the worker spent on captures of a scope within this one: the next need not find out anew."""
+        with self._lock:
+            self._after_in_scopes.learn(nbytes // records, spent_ns / records, records)
+        if self._outer is not None:
+            self._outer.learn_from_scope(records, nbytes, spent_ns)
 
     def pause(self, paused: bool) -> None:
         """While captures are switched off to measure them, nothing is earned, and nothing paid out of it."""

@@ -96,6 +96,8 @@ class Series:
             return math.inf
         if self._first - 1 > MOST_UNSEEN_FIRST * steps:
             return math.inf
+        if self._each.variance == 0.0:
+            return math.inf  # what depends on the token alone is alike while one is repeated, and then is not
         weights = self._weights + (self._half + left) ** 2
         independent = self._each.variance * (weights + steps - self.n)
         walk = self._walked / max(1, self._last - self._first) * (self._bridges + _free(left))

@@ -323,6 +323,21 @@ LAYERS_COVERAGE: Final = attribute(
 LAYERS_MEAN_ERROR: Final = attribute(
     "neuronscope.layers.mean.error", "double[]", "Half the 95 % interval of each mean, if runs are missing."
 )
+LAYERS_PREFILL_MEAN: Final = attribute(
+    "neuronscope.layers.prefill.mean",
+    "double[]",
+    "Mean per layer of a generation's prefill, if runs are missing; NaN where just that one is.",
+)
+LAYERS_DECODE_MEAN: Final = attribute(
+    "neuronscope.layers.decode.mean",
+    "double[]",
+    "Mean per layer over the decoding, if runs are missing; NaN where nothing of it was recorded.",
+)
+LAYERS_DECODE_ERROR: Final = attribute(
+    "neuronscope.layers.decode.mean.error",
+    "double[]",
+    "Half the 95 % interval of each mean over the decoding; infinite where too little is known.",
+)
 LAYERS_NOT_RECORDED: Final = attribute(
     "neuronscope.layers.not_recorded", "string[]", "Layers that ran and were never recorded in this call."
 )

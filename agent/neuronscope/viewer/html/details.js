@@ -261,16 +261,21 @@ function aggregates(span) {
   const skipped = span.number("neuronscope.layers.skipped") ?? 0;
   if (!Array.isArray(ids) && skipped === 0) return null;
   const records = span.number("neuronscope.layers.records") ?? 0;
-  const [means, stds, maxima] = ["mean", "std", "abs_max"].map((name) => span.get(`neuronscope.layers.${name}`) ?? []);
-  const value = (list, place) => (typeof list[place] === "number" ? significant(list[place]) : "unknown");
+  const list = (name) => span.get(`neuronscope.layers.${name}`) ?? [];
+  const value = (name, place, digits) => (typeof list(name)[place] === "number" ? significant(list(name)[place], digits) : "unknown");
+  const estimate = (name, place) => (list(`${name}.error`).length === 0 ? value(name, place) : `${value(name, place)} ± ${value(`${name}.error`, place, 2)}`);
+  const columns = [...METRICS.slice(0, 3).map(([name, label]) => [label, (place) => estimate(name, place)]),
+    ...(list("decode.mean").length === 0 ? [] : [
+      ["mean, prefill", (place) => value("prefill.mean", place)],
+      ["mean, decoding", (place) => estimate("decode.mean", place)]])];
   return el("section", { class: "card wide" }, el("h3", {}, "Layers, averaged over the call"),
     records > 0 ? el("p", { class: "absent" }, `The call counted ${count(records)} layer records; they are not in this page.`) : null,
     skipped > 0 ? el("p", { class: "absent" }, el("b", {}, `${count(skipped)} layer runs not recorded: ${reason(span)}`)) : null,
     Array.isArray(ids) ? el("div", { class: "scroll" }, el("table", {},
-      el("thead", {}, el("tr", {}, ["layer", ...METRICS.slice(0, 3).map(([, label]) => label)].map((head, place) =>
+      el("thead", {}, el("tr", {}, ["layer", ...columns.map(([label]) => label)].map((head, place) =>
         el("th", { scope: "col", class: place ? "num" : "" }, head)))),
       el("tbody", {}, ids.map((id, place) => el("tr", {}, el("td", {}, foreign(String(id), { class: "mono" })),
-        [means, stds, maxima].map((list) => el("td", { class: "num" }, value(list, place)))))))) : null);
+        columns.map(([, shows]) => el("td", { class: "num" }, shows(place)))))))) : null);
 }
 
 // --- attributes ----------------------------------------------------------------------------------
