@@ -19,7 +19,7 @@ import fakelib
 import neuronscope as ns
 from collectors import free_port, serving, spans_in
 from neuronscope.cli.doctor import doctor
-from neuronscope.doctor import examine_library
+from neuronscope.doctor import examine_apart, examine_library
 from neuronscope.doctor.arrival import look_for_trace
 from neuronscope.doctor.exports import first_calls
 from neuronscope.engine.metrics import Aggregator
@@ -134,6 +134,46 @@ def test_a_runtime_that_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(JaxAdapter, "private_names", broken)
     report = examine_library("jax")
     assert (report.state, report.problem) == ("broken", "ImportError: no jaxlib")
+
+
+SHAM = """
+import os, sys
+from importlib.machinery import ModuleSpec
+
+class Sham:
+    # Stands before the real library: one that kills its process, one that leaves it.
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name in ("ollama", "cohere") else None
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        print("hello from", module.__name__)
+        if module.__name__ == "ollama":
+            os.kill(os.getpid(), 9)
+        sys.exit(3)
+
+sys.meta_path.insert(0, Sham())
+"""
+
+
+def test_a_library_that_ends_its_process_is_told_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed by its own compiled part, or left by `sys.exit`; what it prints is no report."""
+    (tmp_path / "sitecustomize.py").write_text(SHAM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    told: list[str] = []
+    names = ("ollama", "vllm", "cohere", "uvicorn", "openai")
+    reports = examine_apart(names, disabled=("openai",), seen={"uvicorn": 7.0}, done=told.append)
+    assert [report.name for report in reports] == list(names)
+    assert sorted(told) == sorted(names)
+    killed, absent, left, sound, disabled = reports
+    assert (killed.state, killed.problem) == ("broken", "importing it ended the process by signal SIGKILL")
+    assert (left.state, left.problem) == ("broken", "importing it ended the process with code 3")
+    assert killed.version
+    assert absent.state == "not installed"
+    assert sound == examine_library("uvicorn", seen=7.0)
+    assert disabled.state == "disabled"
 
 
 def test_an_unknown_name_is_wrong_usage() -> None:

@@ -15,8 +15,9 @@ import msgspec
 
 from neuronscope import compiled
 from neuronscope._version import __version__
+from neuronscope.cli.bar import bar
 from neuronscope.cli.values import SECONDS
-from neuronscope.doctor import LibraryReport, examine_exports, examine_library, library_names
+from neuronscope.doctor import LibraryReport, examine_apart, examine_exports, examine_library, library_names
 from neuronscope.doctor.exports import first_calls
 from neuronscope.exporters import Examination
 from neuronscope.instrumentation import registry
@@ -53,9 +54,10 @@ def doctor(
 ) -> None:
     """Tell which libraries are observed here, how far, and whether observations arrive.
 
-    Every installed library that has an adapter is imported and looked at; every exporter that the environment
-    configures is tried with a probe, which is then looked for in the back ends that are named.  Exit code 1
-    if something does not work.
+    Every installed library that has an adapter is imported and looked at, several at a time, which takes
+    seconds where there are many: name those that matter.  Every exporter that the environment configures is
+    tried with a probe, which is then looked for in the back ends that are named.  Exit code 1 if something
+    does not work.
     """
     settings = Settings.load()
     unknown = sorted(set(libraries) - set(library_names()))
@@ -64,10 +66,7 @@ def doctor(
             f"no adapter for {', '.join(unknown)}. There are: {', '.join(library_names())}"
         )
     seen = first_calls(settings.nsz)
-    names = libraries or tuple(library_names())
-    disabled = registry.members(settings.disable)
-    with click.progressbar(names, label="libraries", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-        reports = [examine_library(name, disabled=disabled, seen=seen.get(name)) for name in bar]
+    reports = _examine(libraries, registry.members(settings.disable), seen)
     exports = [] if no_exports else list(examine_exports(settings, traces_at, metrics_at, wait_s))
     if form == "json":
         told = {
@@ -85,6 +84,22 @@ def doctor(
     bad = any(report.state in ("partly", "broken") or not report.fits for report in reports)
     if bad or not all(examination.ok for examination in exports):
         sys.exit(1)
+
+
+def _examine(
+    libraries: Sequence[str], disabled: Sequence[str], seen: Mapping[str, float]
+) -> list[LibraryReport]:
+    """Those that are named, one after the other, or all, side by side; a terminal is told how far it is."""
+    if libraries:
+        return [examine_library(name, disabled=disabled, seen=seen.get(name)) for name in libraries]
+    names, told = library_names(), list[str]()
+    with bar("libraries") as progress:
+
+        def done(name: str) -> None:
+            told.append(name)
+            progress(len(told), len(names))
+
+        return examine_apart(names, disabled=disabled, seen=seen, done=done)
 
 
 def _lines(

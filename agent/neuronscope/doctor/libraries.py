@@ -60,6 +60,20 @@ def library_names() -> list[str]:
     return [*client_names(), *BACKENDS]
 
 
+def distribution(name: str) -> str:
+    """What pip calls an adapter's library."""
+    entry = CLIENTS.get(name) or BACKENDS.get(name) or Entry("", name)
+    return entry.distribution
+
+
+def installed(name: str) -> str:
+    """The version of an adapter's library; "" if it is not installed."""
+    try:
+        return version(distribution(name))
+    except PackageNotFoundError:
+        return ""
+
+
 def examine_library(name: str, *, disabled: Sequence[str] = (), seen: float | None = None) -> LibraryReport:
     """Import what the adapter wraps, wrap it, look, and undo it.
 
@@ -67,18 +81,17 @@ def examine_library(name: str, *, disabled: Sequence[str] = (), seen: float | No
         disabled: adapters that the settings leave alone.
         seen: when a call of it was first recorded.
     """
-    entry = CLIENTS.get(name) or BACKENDS.get(name) or Entry("", name)
-    installed = _version(entry.distribution)
-    if not installed:
-        return LibraryReport(name, "", "not installed", entry.distribution)
+    pip, found_version = distribution(name), installed(name)
+    if not found_version:
+        return LibraryReport(name, "", "not installed", pip)
     if name in BACKENDS:
-        return _runtime(name, entry, installed, seen)
+        return _runtime(name, BACKENDS[name], found_version, seen)
     try:
         integration = client(name)
         found = _wrap(integration)
     except (NeuronscopeError, ImportError) as error:
         return LibraryReport(
-            name, "", "broken", entry.distribution, installed, problem=f"{type(error).__name__}: {error}"
+            name, "", "broken", pip, found_version, problem=f"{type(error).__name__}: {error}"
         )
     absent = tuple(sorted(found.missing))
     state: State = "observed" if not absent else "partly" if found.installed else "broken"
@@ -86,10 +99,10 @@ def examine_library(name: str, *, disabled: Sequence[str] = (), seen: float | No
         name,
         integration.kind.value,
         "disabled" if name in disabled else state,
-        entry.distribution,
-        installed,
+        pip,
+        found_version,
         integration.requires,
-        fits=_fits(installed, integration.requires),
+        fits=_fits(found_version, integration.requires),
         wrapped=tuple(sorted(found.installed)),
         absent=absent,
         gaps=tuple((gap.target, gap.why) for gap in integration.gaps),
@@ -163,13 +176,6 @@ def _import(module: str) -> None:
         # A module that this version does not have: what is in it will be told as absent.
         if error.name is None or not module.startswith(error.name):
             raise
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""
 
 
 def _fits(installed: str, requires: str) -> bool:
