@@ -97,7 +97,7 @@ def _headers() -> Path:
 KERNEL = Library(
     "summary kernel",
     PACKAGE / "summaries" / "kernel.native",
-    (PACKAGE / "summaries" / "kernel.c",),
+    tuple(sorted((PACKAGE / "summaries").glob("*.c"))),
     (
         "-O3", "-std=gnu11", "-fPIC", "-shared", "-fopenmp-simd",
         # What vector instructions for sums, minima and maxima need.  Not -ffast-math: linking with it would
@@ -105,6 +105,7 @@ KERNEL = Library(
         "-fno-math-errno", "-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math",
         "-ffinite-math-only", "-ffp-contract=fast",
     ),
+    headers=tuple(sorted((PACKAGE / "summaries").glob("*.h"))),
 )  # fmt: skip
 NATIVE = Library(
     "engine code",

@@ -58,7 +58,7 @@ def by_numpy(array: NDArray[Any]) -> Details:
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Vigna's splitmix64, as in `kernel.c`."""
+    """Vigna's splitmix64, as in `details.c`."""
     import numpy as np
 
     with np.errstate(over="ignore"):

@@ -1,23 +1,18 @@
 /* Statistics of an array in one pass over its memory.
 
-   The array is read in pieces that stay in the first-level cache.  A healthy
-   piece takes the fast route: one loop of sums, sums of squares, extremes and zeros, which compilers turn into
-   vector instructions.  A piece where that could be wrong (a non-finite value, squares that overflow or vanish,
-   a mean that dwarfs the deviation) is read again in double precision, centred.  Narrow and strange types are
-   first widened into a buffer of one piece, and so are elements with gaps between them: nothing else is copied.
+   The array is read in pieces that stay in the first-level cache.  A healthy piece takes the fast route: one loop
+   of sums, sums of squares, extremes and zeros, which compilers turn into vector instructions.  A piece where that
+   could be wrong (a non-finite value, squares that overflow or vanish, a mean that dwarfs the deviation) is read
+   again in double precision, centred.  Narrow and strange types are first widened into a buffer of one piece
+   (`elements.h`), and so are elements with gaps between them: nothing else is copied.
 
    Compiled with -ffinite-math-only, or minima and maxima would not be vectorised.  So no decision about NaN or
    infinity may be made on a floating-point value: only on bits that have been through memory. */
 
-#include <stdint.h>
-#include <string.h>
+#include "elements.h"
 
 #define NS_ABI 1
-#define PIECE 1024 /* elements: float sums of so many stay within 1e-5, also for constant data */
-#define MAX_DIMS 64
 #define FAR (8 << 20) /* bytes that no cache is sure to hold */
-
-enum { F32, F64, F16, BF16, TABLE8, U8, I8, U16, I16, U32, I32, U64, I64, C64, C128 };
 
 /* What the caller gets.  Statistics are over the finite elements. */
 typedef struct {
@@ -32,7 +27,6 @@ typedef struct {
     int64_t zeros;
 } Total;
 
-#define INLINE static inline __attribute__((always_inline))
 #define INFINITE __builtin_inf()
 
 /* --- one piece, with care ------------------------------------------------------------------------------- */
@@ -145,86 +139,6 @@ INLINE int overflowed64(double x) {
 DEFINE_TAKE(take32, float, overflowed32, 1e-2, 1e-15, 1e15)
 DEFINE_TAKE(take64, double, overflowed64, 1e-6, 1e-140, 1e140)
 
-/* --- widening -------------------------------------------------------------------------------------------- */
-
-INLINE float from_half(uint16_t h) {
-    uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13, sign = (uint32_t)(h & 0x8000u) << 16;
-    uint32_t bits = magnitude + (112u << 23);                       /* the exponent's other bias */
-    if (magnitude >= (0x7c00u << 13)) bits = magnitude | 0x7f800000u; /* Inf and NaN */
-    float tiny = (float)(int32_t)(h & 0x3ffu) * 0x1p-24f;
-    uint32_t small;
-    memcpy(&small, &tiny, 4);
-    bits = ((h & 0x7c00u) == 0 ? small : bits) | sign;
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-
-INLINE float from_bfloat(uint16_t h) {
-    uint32_t bits = (uint32_t)h << 16;
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-
-INLINE double modulus(double re, double im) {
-    uint64_t a, b;
-    memcpy(&a, &re, 8);
-    memcpy(&b, &im, 8);
-    a &= 0x7fffffffffffffffu;
-    b &= 0x7fffffffffffffffu;
-    const uint64_t infinite = 0x7ff0000000000000u;
-    double value;
-    if (a >= infinite || b >= infinite) { /* C's rule: an infinite part wins over a NaN */
-        uint64_t bits = (a == infinite || b == infinite) ? infinite : infinite | 1u;
-        memcpy(&value, &bits, 8);
-        return value;
-    }
-    double x = re < 0 ? -re : re, y = im < 0 ? -im : im, large = x > y ? x : y, small = x > y ? y : x;
-    if (large == 0) return 0;
-    double ratio = small / large;
-    return large * __builtin_sqrt(1 + ratio * ratio);
-}
-
-/* Widens `n` elements of a kind, `stride` elements apart, into floats or doubles. */
-#define WIDEN(TO, FROM, EXPRESSION)                                                                             \
-    {                                                                                                           \
-        const FROM *p = data;                                                                                   \
-        TO *q = buffer;                                                                                         \
-        if (stride == 1)                                                                                        \
-            for (int i = 0; i < n; i++) { FROM x = p[i]; q[i] = (TO)(EXPRESSION); }                             \
-        else                                                                                                    \
-            for (int i = 0; i < n; i++) { FROM x = p[i * stride]; q[i] = (TO)(EXPRESSION); }                    \
-        break;                                                                                                  \
-    }
-
-typedef struct { float re, im; } Complex64;
-typedef struct { double re, im; } Complex128;
-
-INLINE void widen(int kind, const float *table, const void *data, int n, int64_t stride, void *buffer) {
-    switch (kind) {
-    case F32: WIDEN(float, float, x)
-    case F64: WIDEN(double, double, x)
-    case F16: WIDEN(float, uint16_t, from_half(x))
-    case BF16: WIDEN(float, uint16_t, from_bfloat(x))
-    case TABLE8: WIDEN(float, uint8_t, table[x])
-    case U8: WIDEN(float, uint8_t, x)
-    case I8: WIDEN(float, int8_t, x)
-    case U16: WIDEN(float, uint16_t, x)
-    case I16: WIDEN(float, int16_t, x)
-    case U32: WIDEN(double, uint32_t, x)
-    case I32: WIDEN(double, int32_t, x)
-    case U64: WIDEN(double, uint64_t, x)
-    case I64: WIDEN(double, int64_t, x)
-    case C64: WIDEN(double, Complex64, modulus(x.re, x.im))
-    case C128: WIDEN(double, Complex128, modulus(x.re, x.im))
-    default: break;
-    }
-}
-
-static const int SIZES[] = {4, 8, 2, 2, 1, 1, 1, 2, 2, 4, 4, 8, 8, 8, 16};
-#define WIDE(kind) ((kind) == F64 || (kind) >= U32)
-
 /* --- the whole array ------------------------------------------------------------------------------------- */
 
 /* `dims`: the sizes of the dimensions, then their strides in elements, the innermost last. */
@@ -254,14 +168,7 @@ INLINE void read_array(int kind, const float *table, const char *data, int dims_
         row_at += n;
         row_left -= n;
         if (!row_left) { /* the next row, if there is one */
-            int d = inner - 1;
-            for (; d >= 0; d--) {
-                offset += strides[d];
-                if (++at[d] < dims[d]) break;
-                offset -= strides[d] * dims[d];
-                at[d] = 0;
-            }
-            more = d >= 0;
+            more = next_row(dims, strides, inner, at, &offset);
             row_at = 0;
             row_left = dims[inner];
         }
@@ -271,30 +178,6 @@ INLINE void read_array(int kind, const float *table, const char *data, int dims_
             filled = 0;
         }
     }
-}
-
-/* --- on request: magnitudes and a sketch ------------------------------------------------------------------ */
-
-#define BUCKETS 64
-#define LOWEST 40 /* bucket b holds 2^(b-40) <= |x| < 2^(b-39); the first and the last all beyond */
-
-/* Vigna's splitmix64: a place and a sign for each position. */
-INLINE uint64_t mixed(uint64_t x) {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
-static void note(double x, uint64_t position, int64_t *histogram, double *sketch) {
-    uint64_t bits;
-    memcpy(&bits, &x, 8);
-    int exponent = (int)(bits >> 52 & 0x7ff);
-    if (exponent == 0x7ff || !(bits << 1)) return; /* not finite, or zero: counted elsewhere */
-    int bucket = exponent - 1023 + LOWEST;
-    histogram[bucket < 0 ? 0 : bucket >= BUCKETS ? BUCKETS - 1 : bucket]++;
-    uint64_t hash = mixed(position);
-    sketch[hash & 63] += hash >> 63 ? -x : x;
 }
 
 /* A variant for an instruction set: the same code, compiled for it. */
@@ -347,7 +230,7 @@ int ns_use(const char *name) {
 int ns_moments(const char *data, int64_t kind, const float *table, int64_t count, const int64_t *dims, Moments *out) {
     const int64_t contiguous[] = {count, 1};
     const int dims_count = dims ? (int)count : 1;
-    if (kind < F32 || kind > C128 || (kind == TABLE8 && !table) || dims_count < 1 || dims_count > MAX_DIMS)
+    if (!is_readable(kind, table, dims_count))
         return -1;
     if (!dims) dims = contiguous;
     int64_t elements = 1;
@@ -366,41 +249,4 @@ int ns_moments(const char *data, int64_t kind, const float *table, int64_t count
     out->high = total.high;
     out->zeros = (double)total.zeros;
     return 0;
-}
-
-/* Counts by magnitude, and a sketch: 64 sums of the elements in order (C order of `dims`), each with the place and
-   the sign that its position hashes to.  Arguments as above; both outputs have 64 numbers. */
-int ns_details(const char *data, int64_t kind, const float *table, int64_t dims_count, const int64_t *dims,
-               int64_t *histogram, double *sketch) {
-    if (kind < F32 || kind > C128 || (kind == TABLE8 && !table) || dims_count < 1 || dims_count > MAX_DIMS) return -1;
-    const int64_t *strides = dims + dims_count;
-    const int inner = (int)dims_count - 1, size = SIZES[kind], wide = WIDE(kind);
-    int64_t at[MAX_DIMS] = {0}, offset = 0;
-    uint64_t position = 0;
-    double buffer[PIECE];
-    memset(histogram, 0, BUCKETS * sizeof *histogram);
-    memset(sketch, 0, 64 * sizeof *sketch);
-    for (int d = 0; d <= inner; d++)
-        if (dims[d] <= 0) return 0;
-    for (;;) {
-        for (int64_t done = 0; done < dims[inner];) {
-            int n = dims[inner] - done < PIECE ? (int)(dims[inner] - done) : PIECE;
-            widen((int)kind, table, data + (offset + done * strides[inner]) * size, n, strides[inner], buffer);
-            for (int i = 0; i < n; i++) {
-                double x;
-                if (wide) x = buffer[i];
-                else { float narrow; memcpy(&narrow, (char *)buffer + 4 * i, 4); x = narrow; }
-                note(x, position++, histogram, sketch);
-            }
-            done += n;
-        }
-        int d = inner - 1;
-        for (; d >= 0; d--) {
-            offset += strides[d];
-            if (++at[d] < dims[d]) break;
-            offset -= strides[d] * dims[d];
-            at[d] = 0;
-        }
-        if (d < 0) return 0;
-    }
 }

@@ -27,7 +27,7 @@ ABI: Final = 1  # of `kernel.c`
 HOLD_GIL: Final = 1 << 17  # bytes; about 3 µs
 MAX_DIMS: Final = 64
 
-# Element types, as `kernel.c` numbers them, by their safetensors names.
+# Element types, as `elements.h` numbers them, by their safetensors names.
 KINDS: Final = {
     name: number
     for number, name in enumerate(
