@@ -1,8 +1,7 @@
 """Writes the reference pages that follow from the code: settings, signals, commands, adapters, errors.
 
 ``python docs/generate.py`` renews them (`make docs` does); ``--check`` only tells which are not up to
-date, and then ends with 1.  A page of an error has a head that is made here, and a text below it that is
-written by hand.
+date, and then ends with 1.
 """
 
 from __future__ import annotations
@@ -11,24 +10,17 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import Field, fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
 import click
 
-from neuronscope import exceptions
+from error_pages import error_pages
+from made_pages import REFERENCE, page, row
 from neuronscope.cli import cli
 from neuronscope.instrumentation.registry import BACKENDS, CLIENTS, Entry, client
-from neuronscope.interventions import errors as of_interventions
 from neuronscope.settings import Settings
 from neuronscope.signals import names
-
-REFERENCE: Final = Path(__file__).resolve().parent / "reference"
-MADE: Final = "<!-- made by docs/generate.py: do not edit -->"
-HEAD: Final = "<!-- made by docs/generate.py: edit below -->"
-END: Final = "<!-- end of what is made -->"
-TODO: Final = "\n\n## When\n\n## What to do\n"
 
 # Settings are in the order of their fields; a heading stands before each of these.
 SECTIONS: Final = {
@@ -77,7 +69,7 @@ def pages() -> dict[str, str]:
 
 def settings() -> str:
     """Arguments, variables, defaults, what they may be, what they mean."""
-    lines = _page(
+    lines = page(
         "Settings",
         """\
 A setting is an argument of `ns.Platform` and of `ns.Settings.load`, a key of `neuronscope.toml` (in
@@ -100,7 +92,7 @@ compiled code out.
 def _setting(item: Field[Any]) -> str:
     variables = ", ".join(f"`{name}`" for name in item.metadata["env"])
     kind = inspect.getdoc(item.metadata["parse"]) or ""
-    return _row(f"`{item.name}`", variables, _default(item.default), kind, item.metadata["help"])
+    return row(f"`{item.name}`", variables, _default(item.default), kind, item.metadata["help"])
 
 
 def _default(value: object) -> str:
@@ -120,7 +112,7 @@ def _default(value: object) -> str:
 
 def metrics() -> str:
     """Every metric: names, unit, labels, buckets."""
-    lines = _page(
+    lines = page(
         "Metrics",
         """\
 Every metric that NeuronScope emits, over OTLP by OpenTelemetry's name, on the [/metrics
@@ -140,7 +132,7 @@ value on.
             if metric.instrument is kind:
                 labels = ", ".join(f"`{label}`" for label in metric.labels)
                 lines.append(
-                    _row(
+                    row(
                         f"`{metric.name}`", f"`{metric.prometheus_sample}`", metric.unit, labels, metric.brief
                     )
                 )
@@ -151,13 +143,13 @@ value on.
         if metric.buckets:
             shared.setdefault(metric.buckets, []).append(f"`{metric.name}`")
     for bounds, of in shared.items():
-        lines.append(_row(", ".join(of), ", ".join(f"{bound:g}" for bound in bounds)))
+        lines.append(row(", ".join(of), ", ".join(f"{bound:g}" for bound in bounds)))
     return "\n".join(lines) + "\n"
 
 
 def attributes() -> str:
     """Every attribute and event, with how private it is."""
-    lines = _page(
+    lines = page(
         "Attributes and events",
         """\
 Every attribute that a span of ours may have. *content* is recorded only where it is asked for, an
@@ -168,11 +160,11 @@ Every attribute that a span of ours may have. *content* is recorded only where i
     lines += ["", "| attribute | type | private | meaning |", "|---|---|---|---|"]
     for one in names.ATTRIBUTES.values():
         private = "" if one.sensitivity is names.Sensitivity.PLAIN else one.sensitivity.value
-        lines.append(_row(f"`{one.key}`", one.type, private, one.brief))
+        lines.append(row(f"`{one.key}`", one.type, private, one.brief))
     lines += ["", "## Events", "", "Sent as [log records](logs.md), where they are asked for.", ""]
     lines += ["| event | severity | meaning |", "|---|---|---|"]
     for event in names.EVENTS.values():
-        lines.append(_row(f"`{event.name}`", f"{event.severity_text} ({event.severity})", event.brief))
+        lines.append(row(f"`{event.name}`", f"{event.severity_text} ({event.severity})", event.brief))
     return "\n".join(lines) + "\n"
 
 
@@ -181,7 +173,7 @@ Every attribute that a span of ours may have. *content* is recorded only where i
 
 def commands() -> str:
     """The help of every command."""
-    lines = _page(
+    lines = page(
         "Commands",
         """\
 `neuronscope COMMAND`, or `python -m neuronscope COMMAND`. Where a command takes a recording, that
@@ -220,7 +212,7 @@ def _walk(path: str, command: click.Command) -> Iterator[tuple[str, click.Comman
 
 def adapters() -> str:
     """What can be observed, what installs it, and which methods are wrapped."""
-    lines = _page(
+    lines = page(
         "Adapters",
         """\
 `neuronscope run` and `ns.instrument()` observe all of them that are installed;
@@ -241,11 +233,11 @@ but the library, so a service that has it needs no extra.
         found = client(name)
         asked = " (only where it is named)" if entry.on_request else ""
         kind = found.kind.value.replace("_", " ")
-        lines.append(_row(f"[`{name}`](#{_anchor(name)}){asked}", kind, f"`{found.requires}`", _extra(entry)))
+        lines.append(row(f"[`{name}`](#{_anchor(name)}){asked}", kind, f"`{found.requires}`", _extra(entry)))
     lines += ["", "## Models in the process", "", "In order of precedence.", ""]
     lines += ["| adapter | library | extra |", "|---|---|---|"]
     for name, entry in BACKENDS.items():
-        lines.append(_row(f"`{name}`", f"`{entry.distribution}`", _extra(entry)))
+        lines.append(row(f"`{name}`", f"`{entry.distribution}`", _extra(entry)))
     lines += [
         "",
         "Then `llm_api` and `vector_store`: clients of the libraries above; their calls are observed.",
@@ -288,105 +280,7 @@ def _methods(name: str) -> Iterator[str]:
             yield f"- {', '.join(dict.fromkeys(targets))}: {why}"
 
 
-# --- errors ------------------------------------------------------------------------------------------
-
-
-def error_classes() -> list[type[exceptions.NeuronscopeError]]:
-    """The public exceptions, roots before leaves."""
-    found = {
-        one
-        for module in (exceptions, of_interventions)
-        for one in vars(module).values()
-        if inspect.isclass(one) and issubclass(one, exceptions.NeuronscopeError)
-    }
-    return sorted(found, key=lambda one: [base.__name__ for base in reversed(_ours(one))])
-
-
-def _ours(one: type[exceptions.NeuronscopeError]) -> list[type[exceptions.NeuronscopeError]]:
-    """The exception and what it is a kind of, up to the root."""
-    return [base for base in one.__mro__ if issubclass(base, exceptions.NeuronscopeError)]
-
-
-def error_pages() -> dict[str, str]:
-    """A page for each exception, and the tree of them."""
-    found = {"errors/README.md": _tree()}
-    for one in error_classes():
-        name = f"errors/{one.__name__}.md"
-        path = REFERENCE / name
-        rest = TODO
-        if path.exists():
-            _, mark, below = path.read_text(encoding="utf-8").partition(END)
-            rest = below if mark else TODO
-        found[name] = f"# {one.__name__}\n\n{HEAD}\n\n{_head(one)}\n\n{END}{rest}"
-    return found
-
-
-def _head(one: type[exceptions.NeuronscopeError]) -> str:
-    bases = [
-        f"[{base.__name__}]({base.__name__}.md)"
-        if issubclass(base, exceptions.NeuronscopeError)
-        else f"`{base.__name__}`"
-        for base in one.__bases__
-        if base is not Exception
-    ]
-    first, _, more = inspect.cleandoc(one.__doc__ or "").partition("\n\n")
-    kept = [first.replace("\n", " ")]
-    summary, mark, listed = more.partition("Attributes:\n")
-    if summary.strip():
-        kept += ["", " ".join(summary.split())]
-    if mark:
-        told = inspect.cleandoc(listed).replace("``", "`")
-        kept += ["", "Attributes:", "", *(f"- {line}" for line in _joined(told))]
-    place = f"`{_public(one)}`" + (f"; also caught as {', '.join(bases)}" if bases else "")
-    return "\n".join([place, "", *kept])
-
-
-def _joined(text: str) -> list[str]:
-    """Lines of a list of attributes; one that goes on is joined to the one it belongs to."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        name, colon, meaning = line.partition(":")
-        if colon and name.isidentifier():
-            lines.append(f"`{name}`:{meaning}")
-        else:
-            lines[-1] += " " + line.strip()
-    return lines
-
-
-def _public(one: type[exceptions.NeuronscopeError]) -> str:
-    face = import_module("neuronscope")
-    if one.__name__ in face.__all__:
-        return f"ns.{one.__name__}"
-    inside = one.__module__ == of_interventions.__name__
-    return f"{'neuronscope.interventions' if inside else one.__module__}.{one.__name__}"
-
-
-def _tree() -> str:
-    lines = _page(
-        "Errors",
-        """\
-Everything that NeuronScope raises on purpose. It is raised at set-up, by scopes, traces and tools:
-inside a call of your service nothing of ours is raised. `except ns.NeuronscopeError` catches all of
-it.
-""",
-    )
-    for one in error_classes():
-        indent = "    " * (len(_ours(one)) - 1)
-        first = inspect.cleandoc(one.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-        lines.append(f"{indent}- [{one.__name__}]({one.__name__}.md): {first}")
-    return "\n".join(lines) + "\n"
-
-
 # --- writing -----------------------------------------------------------------------------------------
-
-
-def _page(title: str, text: str) -> list[str]:
-    """The beginning of a page that is made as a whole."""
-    return [f"# {title}", "", MADE, "", text.rstrip()]
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
 def stale() -> list[str]:
