@@ -261,7 +261,14 @@ def test_limits_by_label_come_from_the_settings(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def memory() -> Iterator[InMemoryExporter]:
+def registered() -> Iterator[None]:
+    ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
+    yield
+    ns.registry.unregister_adapter("fake")
+
+
+@pytest.fixture
+def memory(registered: None) -> Iterator[InMemoryExporter]:
     exporter = InMemoryExporter()
     with ns.Platform(exporters=[exporter]):
         yield exporter
@@ -273,7 +280,6 @@ def called(memory: InMemoryExporter) -> list[Any]:
 
 
 def observed() -> fakelib.Client:
-    ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
     ns.instrument("fake")
     return fakelib.Client()
 
@@ -303,6 +309,7 @@ def test_calls_are_counted_by_tenant(memory: InMemoryExporter) -> None:
     assert ENGINE.metrics.total(names.TENANT_TOKENS) > 0
 
 
+@pytest.mark.usefixtures("registered")
 def test_the_tenant_may_come_with_the_baggage() -> None:
     """What a gateway has put there; what the service says itself counts more."""
     memory = InMemoryExporter()
@@ -319,6 +326,7 @@ def test_the_tenant_may_come_with_the_baggage() -> None:
         assert called(memory) == ["from-gateway", "said", None]
 
 
+@pytest.mark.usefixtures("registered")
 def test_the_tenant_is_on_spans_of_the_services_own_pipeline() -> None:
     """Also where its own attributes are on them."""
     kept = InMemorySpanExporter()

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import time
-import tracemalloc
 import weakref
 from array import array
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from opentelemetry.context import Context
 from pydantic import BaseModel
 
 from building import build_script
+from growth import traced_growth
 from neuronscope import compiled
 from neuronscope.engine import chunks, content, facts, histogram, ids, opening, seam, sizes
 from neuronscope.governor.purse import Purse
@@ -160,17 +160,13 @@ def test_memory_does_not_grow() -> None:
         outcome(pick, attributes, "nonsense")
         outcome(NATIVE.fill_known, rows, ("a", "b"), {}, "no number", 1, 3)
 
-    for _ in range(2_000):
-        everything_once()
-    gc.collect()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for _ in range(5_000):
-        everything_once()
-    gc.collect()
-    after = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert after - before < 100_000  # one leaked object a call would be 280 kB or more
+    def everything(times: int) -> None:
+        for _ in range(times):
+            everything_once()
+
+    everything(2_000)
+    # One leaked object a call would be 280 kB or more.
+    assert traced_growth(lambda: everything(5_000), 100_000) < 100_000
 
 
 @everything
@@ -478,8 +474,9 @@ def test_nonsense_is_refused_and_never_crashes() -> None:
     )
     *called, last = run.stdout.split()
     assert (run.returncode, last) == (0, "alive"), f"after {called[-1:]}: {run.stderr}"
-    functions = [name for name, each in vars(NATIVE).items() if callable(each) and not name.startswith("__")]
-    assert called == sorted(functions)
+    assert called == [
+        name for name in dir(NATIVE) if callable(getattr(NATIVE, name)) and not name.startswith("__")
+    ]
 
 
 def test_a_library_older_than_its_sources_is_not_used(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ async def close_in_another_task() -> None:
 async def wait_for_each() -> None:
     generator = read()
     for _ in range(2):
-        await asyncio.wait_for(anext(generator), 1)
+        await asyncio.wait_for(anext(generator), 60)
     await generator.aclose()  # type: ignore[attr-defined]
 
 
@@ -79,12 +79,15 @@ async def each_in_a_task_of_its_own() -> None:
 async def disconnect() -> None:
     """As a web framework does when the client is gone: the task that reads is cancelled."""
 
+    responding = asyncio.Event()
+
     async def respond() -> None:
         async for _ in read():
+            responding.set()
             await asyncio.sleep(60)
 
     task = asyncio.create_task(respond())
-    await asyncio.sleep(0.01)
+    await responding.wait()
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

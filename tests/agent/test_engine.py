@@ -24,14 +24,20 @@ from neuronscope.testing import InMemoryExporter
 
 
 @pytest.fixture
-def exporter() -> Iterator[InMemoryExporter]:
+def registered() -> Iterator[None]:
+    """The fake library has an adapter."""
+    ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
+    yield
+    ns.registry.unregister_adapter("fake")
+
+
+@pytest.fixture
+def exporter(registered: None) -> InMemoryExporter:
     """The fake library observed, everything finished in the caller's thread."""
     memory = InMemoryExporter()
-    ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
     ns.Platform(exporters=[memory], deferred=False)
     ns.instrument("fake")
-    yield memory
-    ns.registry.unregister_adapter("fake")
+    return memory
 
 
 def test_a_call_becomes_one_span(exporter: InMemoryExporter) -> None:
@@ -148,22 +154,22 @@ def test_faults_of_ours_never_reach_the_service(exporter: InMemoryExporter, monk
     assert sum(GUARD.faults.values()) >= 3
 
 
+@pytest.mark.usefixtures("registered")
 def test_uninstrument_restores_the_functions() -> None:
     """Exactly the original objects."""
     original = fakelib.Client.__dict__["chat"]
-    ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
     ns.instrument("fake")
     assert fakelib.Client.__dict__["chat"] is not original
     ns.uninstrument("fake")
     assert fakelib.Client.__dict__["chat"] is original
 
 
+@pytest.mark.usefixtures("registered")
 def test_only_the_wrapped_object_is_observed() -> None:
     """`instrument_object` leaves other objects alone."""
     from neuronscope import platform
 
     memory = InMemoryExporter()
-    ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
     ns.Platform(exporters=[memory], deferred=False)
     mine, other = fakelib.Client(), fakelib.Client()
     assert platform.instrument_object("fake", mine) is mine
@@ -270,10 +276,10 @@ def test_importing_the_package_loads_no_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.usefixtures("registered")
 def test_a_long_stream_is_folded_by_the_worker_as_it_comes() -> None:
     """Chunks are handed over in parts, in order; the span's facts are of all of them."""
     memory = InMemoryExporter()
-    ns.registry.register_adapter(fakelib.integration(fakelib.__name__))
     ns.Platform(exporters=[memory])
     ns.instrument("fake")
     words = ["w"] * 1000

@@ -6,7 +6,6 @@ import contextvars
 import copy
 import gc
 import pickle
-import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +19,7 @@ from opentelemetry.util._once import Once
 
 import neuronscope as ns
 import typedlib
+from growth import traced_growth
 from neuronscope import compiled
 from neuronscope.engine import ENGINE, entry
 from neuronscope.engine.guard import GUARD
@@ -314,17 +314,12 @@ def test_calls_leave_nothing_behind() -> None:
         Client().request("fault")
         Client().request("a", http=Faulty())
 
-    for _ in range(200):
-        everything_once()
-    gc.collect()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for _ in range(300):
-        everything_once()
-    gc.collect()
-    after = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert after - before < 60_000
+    def everything(times: int) -> None:
+        for _ in range(times):
+            everything_once()
+
+    everything(200)
+    assert traced_growth(lambda: everything(300), 60_000) < 60_000
 
 
 @needs_compiler

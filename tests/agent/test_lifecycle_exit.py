@@ -15,8 +15,8 @@ from collectors import OK, Collector, free_port, serving
 
 pytestmark = pytest.mark.integration
 
-# Our bound is 2 s; the interpreter itself needs a moment, more on a busy machine.  Without it, it were ten.
-LONGEST_EXIT_S = 8.0
+# Our bound is 2 s; the interpreter needs a moment, more on a busy machine.  Without it, it were a minute.
+LONGEST_EXIT_S = 30.0
 
 
 @pytest.fixture
@@ -96,6 +96,7 @@ print(time.time(), flush=True)
 {END[end]}
 """,
             OTEL_EXPORTER_OTLP_ENDPOINT=f"http://{address}",
+            OTEL_EXPORTER_OTLP_TIMEOUT="60",
             NEURONSCOPE_INSTRUMENT="fake",
         )
     assert done.code == (-15 if end == "SIGTERM" else 0), done.errors

@@ -91,7 +91,7 @@ def test_probing_does_not_disturb_calls_of_the_service(minilm: Any) -> None:
                 platform.watch.checks.run_all()
         finally:
             done.set()
-            thread.join(30)
+            thread.join(60)
         ns.flush()
         assert not wrong
         assert cosines()

@@ -85,7 +85,7 @@ def recording() -> Generator[Names]:
         ns.instrument("openai")
         for _ in range(8):
             names["service"].ask("Hello")
-        ns.flush(30)
+        ns.flush(60)
         ns.uninstrument()
     yield {}
 

@@ -210,7 +210,7 @@ def serving(aggregator: Aggregator | None = None) -> Generator[PrometheusExporte
 def fetch(
     exporter: PrometheusExporter, path: str = "/metrics", method: str = "GET", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    with closing(http.client.HTTPConnection(*exporter.address, timeout=5)) as connection:
+    with closing(http.client.HTTPConnection(*exporter.address, timeout=60)) as connection:
         connection.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
         response = connection.getresponse()
         return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
@@ -390,7 +390,10 @@ def test_forked_child_does_not_hold_the_port() -> None:
             os._exit(0)
         try:
             exporter.shutdown(1.0)
-            with pytest.raises(ConnectionRefusedError), socket.create_connection(exporter.address, timeout=2):
+            with (
+                pytest.raises(ConnectionRefusedError),
+                socket.create_connection(exporter.address, timeout=60),
+            ):
                 pass
         finally:
             os.write(go, b".")

@@ -10,7 +10,6 @@ import gc
 import importlib
 import pickle
 import random
-import tracemalloc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +23,7 @@ from flax import nnx
 
 import jaxnets
 import neuronscope as ns
+from growth import traced_growth
 from jaxnets import ROWS
 from neuronscope_instrumentation.jax import ADAPTER
 
@@ -183,22 +183,19 @@ def test_five_hundred_forwards_leave_memory_as_it_was(compiled: bool) -> None:
         summaries[:] = [snapshot.summarize().mean, float(snapshot.numpy().sum())]
 
     undo = ADAPTER.observe_layer(model, "head", look)
-    for _ in range(5):
-        run(variables, ROWS)
-    jax.effects_barrier()
+
+    def runs(number: int) -> None:
+        for _ in range(number):
+            run(variables, ROWS)
+        jax.effects_barrier()
+
+    runs(5)
     gc.collect()
     arrays = len(jax.live_arrays())
-    tracemalloc.start()
-    before, _ = tracemalloc.get_traced_memory()
-    for _ in range(500 if compiled else 50):
-        run(variables, ROWS)
-    jax.effects_barrier()
-    gc.collect()
-    after, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    grown = traced_growth(lambda: runs(500 if compiled else 50), 300_000)
     undo()
     assert len(jax.live_arrays()) <= arrays
-    assert after - before < 300_000
+    assert grown < 300_000
     assert len(summaries) == 2
 
 

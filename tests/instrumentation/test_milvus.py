@@ -6,10 +6,8 @@ What all stores have in common is in tests/contract/test_store_contract.py.
 from __future__ import annotations
 
 import importlib
-import socket
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -19,7 +17,8 @@ from typing import Any
 import pytest
 
 import neuronscope as ns
-from milvus import store
+from collectors import free_port, listens, until
+from milvus import CONNECTED_S, store
 from neuronscope.engine import ENGINE
 from neuronscope.instrumentation import Peer
 from neuronscope.signals import names
@@ -41,7 +40,7 @@ DOCUMENTS = [
 def client() -> Iterator[Any]:
     """A store with one collection of two vectors, made before anything is observed."""
     with store() as path:
-        found = pymilvus.MilvusClient(path)
+        found = pymilvus.MilvusClient(path, timeout=CONNECTED_S)
         make(found)
         yield found
         found.drop_collection("two")
@@ -222,9 +221,7 @@ def test_texts_are_content(client: Any) -> None:
 
 def test_a_server_is_observed(tmp_path: Path) -> None:
     """Over a network: its host and port are told."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     program = Path(sys.executable).with_name("milvus-lite")
     with subprocess.Popen(
         [program, "server", "--data-dir", str(tmp_path), "--host", "127.0.0.1", "--port", str(port)],
@@ -232,8 +229,8 @@ def test_a_server_is_observed(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     ) as server:
         try:
-            _wait_for(port)
-            client = pymilvus.MilvusClient(f"http://127.0.0.1:{port}")
+            until(lambda: listens(port))
+            client = pymilvus.MilvusClient(f"http://127.0.0.1:{port}", timeout=CONNECTED_S)
             make(client)
             _, (span,) = observe("milvus", lambda: search(client, "a"))
             assert span.attributes[names.SERVER_PORT] == port
@@ -243,18 +240,9 @@ def test_a_server_is_observed(tmp_path: Path) -> None:
             server.terminate()
 
 
-def _wait_for(port: int) -> None:
-    for _ in range(600):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise TimeoutError("the server did not start")
-
-
 def test_only_the_wrapped_clients_iterators_are_observed(client: Any) -> None:
     """An iterator stands for its client."""
-    other = pymilvus.MilvusClient(known_address(client))
+    other = pymilvus.MilvusClient(known_address(client), timeout=CONNECTED_S)
     ns.Platform()
     ns.Dataset.wrap_vector_store(client)
     with ns.Scope("test") as scope:

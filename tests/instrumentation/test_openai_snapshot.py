@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai._models import FinalRequestOptions
 
+from growth import traced_growth
 from neuronscope import compiled
 from neuronscope.instrumentation import Snapshot
 from neuronscope_instrumentation.openai import chat, keeping, routes
@@ -203,14 +202,10 @@ def test_memory_does_not_grow() -> None:
             for client in (CLIENT, Strange()):
                 outcome(routes.snapshot, client, {"options": options}, True)
 
-    for _ in range(20):
-        everything_once()
-    gc.collect()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for _ in range(200):
-        everything_once()
-    gc.collect()
-    after = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert after - before < 10_000  # one leaked object a round would be more
+    def everything(times: int) -> None:
+        for _ in range(times):
+            everything_once()
+
+    everything(20)
+    # One leaked object a round would be more.
+    assert traced_growth(lambda: everything(200), 10_000) < 10_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import torch_ranks
+from collectors import free_port
 from neuronscope.signals.tensors import TensorSummary
 from neuronscope.summaries import merge_summaries
 
@@ -23,16 +23,10 @@ WORLD = 2
 Records = list[dict[str, Any]]
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def ranks() -> list[dict[str, Any]]:
     """What each of the processes saw, by way of distributing."""
-    port = free_port()
+    port = str(free_port())
     path = [str(ROOT / name) for name in ("agent", "instrumentation", "exporters", "tests/support")]
     start = "import torch_ranks as t; t.main(sys.argv[1], *map(int, sys.argv[2:]))"
     code = f"import sys; sys.path[:0] = {path!r}; {start}"

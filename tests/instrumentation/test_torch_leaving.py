@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import neuronscope as ns
+from growth import growth
 from neuronscope.engine.guard import GUARD
 from torchnets import INPUT, make_net
 
@@ -114,13 +115,12 @@ def test_attaching_a_thousand_times_leaves_nothing() -> None:
             wrapped.attach_probe("**", kind)
             wrapped.detach()
 
+    def a_thousand_times() -> None:
+        for _ in range(333):
+            come_and_go()
+
     come_and_go()
-    gc.collect()
-    before = len(gc.get_objects())
-    for _ in range(333):
-        come_and_go()
-    gc.collect()
-    assert len(gc.get_objects()) - before < 200  # of a thousand times four layers
+    assert growth(lambda: len(gc.get_objects()), a_thousand_times, 200) < 200  # of four layers each
     assert entries(model) == entries(make_net())
 
 

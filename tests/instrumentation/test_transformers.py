@@ -337,7 +337,7 @@ async def test_the_inference_thread_of_transformers_serve_keeps_the_parent(model
         for name in ("blocking", "awaited"):
             with ns.Scope(name, max_overhead_pct=1000) as request:
                 if name == "blocking":
-                    thread.submit(model.generate, PROMPT, max_new_tokens=2).result(30)
+                    thread.submit(model.generate, PROMPT, max_new_tokens=2).result(60)
                 else:
                     await thread.async_submit(model.generate, inputs=PROMPT, max_new_tokens=2)
             parents[name] = request.artifact.telemetry.spans[0].span_id
@@ -352,11 +352,11 @@ async def test_the_thread_passes_errors_and_results_on(model: Any) -> None:
     ns.Platform()
     ns.instrument("transformers")
     thread = inference_thread()
-    assert thread.submit(threading.current_thread).result(30) is not threading.current_thread()
+    assert thread.submit(threading.current_thread).result(60) is not threading.current_thread()
     assert await thread.async_submit(divmod, 7, 2) == (3, 1)
     assert await thread.async_submit(int, "11", base=2) == 3
     with pytest.raises(ZeroDivisionError):
-        thread.submit(divmod, 1, 0).result(30)
+        thread.submit(divmod, 1, 0).result(60)
 
 
 @pytest.mark.integration

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 import neuronscope as ns
+from collectors import free_port
 from neuronscope.doctor.arrival import look_for_metrics
 from neuronscope.engine import ENGINE
 from neuronscope.engine.metrics import Aggregator
@@ -98,8 +98,7 @@ def prometheus(exporter: PrometheusExporter, tmp_path: Path) -> Iterator[Prometh
     host, port = exporter.address
     config = tmp_path / "prometheus.yml"
     config.write_text(CONFIG.format(target=f"{host}:{port}"), encoding="utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        own_port = free.getsockname()[1]
+    own_port = free_port()
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
             [

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors import until
+from collectors import free_port, until
 from neuronscope.artifact import load
 from neuronscope.cli.run import observed_environment
 from neuronscope.testing import FakeOpenAI
@@ -39,9 +38,7 @@ REQUESTS = (
 @contextmanager
 def service(folder: Path, llm_url: str, environment: Mapping[str, str]) -> Generator[int]:
     """The service as a child process on a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     offline = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     rag = {"RAG_LLM_BASE_URL": llm_url, "RAG_LLM_MODEL": "gpt-4o-mini", "RAG_PORT": str(port)}
     with (folder / "service.log").open("wb") as log:

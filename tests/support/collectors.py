@@ -69,7 +69,7 @@ def rotel(forward_to: int, folder: Path) -> Generator[dict[Protocol, str]]:
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
-        until(lambda: process.poll() is not None or all(map(_listens, ports.values())))
+        until(lambda: process.poll() is not None or all(map(listens, ports.values())))
         assert process.poll() is None, (folder / "output").read_text()
         yield {protocol: f"http://127.0.0.1:{port}" for protocol, port in ports.items()}
     finally:
@@ -81,7 +81,7 @@ def rotel(forward_to: int, folder: Path) -> Generator[dict[Protocol, str]]:
             process.wait()
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

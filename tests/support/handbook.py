@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import neuronscope.demo
+from collectors import free_port
 from neuronscope.demo.models import prepare_minilm
-from neuronscope.demo.runner import free_ports
 from programs import running
 
 READY_S = 240
@@ -58,7 +58,7 @@ def handbook(folder: Path, provider: str, **env: str) -> Generator[Handbook]:
         provider: base URL of the language model's provider.
     """
     prepare_minilm()
-    port, metrics = free_ports()
+    port, metrics = free_port(), free_port()
     service = Path(neuronscope.demo.__file__).with_name("service.py")
     command = [
         sys.executable,

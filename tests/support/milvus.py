@@ -9,9 +9,11 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
-__all__ = ["store"]
+__all__ = ["CONNECTED_S", "store"]
 
+CONNECTED_S: Final = 60.0  # its clients give up after ten seconds else, which a loaded machine may need
 _free: list[str] = []
 # It tells of every refused call with a trace in which there are times.
 for _name in ("pymilvus", "milvus_lite"):

@@ -60,10 +60,10 @@ def running(
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(20)
+                process.wait(60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Prometheus:
 
     def api(self, path: str, **parameters: str) -> Any:
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=20) as response:
+        with urllib.request.urlopen(url, timeout=60) as response:
             return json.load(response)["data"]
 
     def query(self, expression: str) -> list[Any]:
@@ -155,7 +155,7 @@ def webhook() -> Generator[Webhook]:
         yield kept
     finally:
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
         server.server_close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from milvus import store
+from milvus import CONNECTED_S, store
 from neuronscope.signals import names
 from store_cases import (
     COLLECTION,
@@ -41,7 +41,7 @@ def documents() -> list[dict[str, Any]]:
 def local() -> Generator[Any]:
     """A client of a local file."""
     with store() as path:
-        client = pymilvus.MilvusClient(path)
+        client = pymilvus.MilvusClient(path, timeout=CONNECTED_S)
         if client.has_collection(
             COLLECTION
         ):  # emptying one takes milliseconds, loading a new one half a second
@@ -58,9 +58,9 @@ async def alocal() -> AsyncGenerator[Any]:
     """Its asynchronous twin, beside a client that has made the collection."""
     with local() as client:
         address = client._config.uri  # where it serves the file
-        twin = pymilvus.AsyncMilvusClient(address)
-        yield twin
-        await twin.close()
+        # Connected before it is given away: what is cancelled or refused then is a call, not the way to it.
+        async with pymilvus.AsyncMilvusClient(address, timeout=CONNECTED_S) as twin:
+            yield twin
 
 
 def both(method: str, arguments: dict[str, Any], name: str = "", **how: Any) -> StoreCall:
