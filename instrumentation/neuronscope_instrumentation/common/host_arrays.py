@@ -1,4 +1,4 @@
-"""A tensor in host memory on loan to an observer: of Keras', and of ONNX Runtime's."""
+"""Tensors on loan to an observer: what all have, and those in host memory (of Keras, of ONNX Runtime)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,37 @@ _NUMPYS_OWN: Final = frozenset(
 NOTHING: Final[Attributes] = {}
 
 
-class ArraySnapshot(TensorSnapshot):
+def loan_is_over() -> ValueError:
+    """What to raise where values are asked for too late."""
+    return ValueError(
+        "this snapshot was valid only while the observer's callback ran; "
+        "call numpy() or summarize() there, and keep what they return"
+    )
+
+
+class LentSnapshot(TensorSnapshot):
+    """What is known of a lent tensor at once: shape, type, bytes and what the adapter has to tell."""
+
+    __slots__ = ("_more", "_nbytes", "_summary")
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, nbytes: int, attributes: Attributes) -> None:
+        super().__init__(shape, dtype)
+        self._nbytes = nbytes
+        self._more = attributes
+        self._summary: TensorSummary | None = None  # several observers of one layer share it
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the full array takes on the host (0 if it cannot be read); nothing is copied to tell."""
+        return self._nbytes
+
+    @property
+    def attributes(self) -> Attributes:
+        """What the adapter has to tell about this run: where weights are from, under which transformation."""
+        return self._more
+
+
+class ArraySnapshot(LentSnapshot):
     """Shape and type at once; values and statistics while the observer's callback runs.
 
     Args:
@@ -34,7 +64,7 @@ class ArraySnapshot(TensorSnapshot):
         UnsupportedTensorError: from the reading methods, for values that are no numbers.
     """
 
-    __slots__ = ("_array_view", "_more", "_nbytes", "_read", "_summary")
+    __slots__ = ("_array_view", "_read")
 
     def __init__(
         self,
@@ -44,22 +74,9 @@ class ArraySnapshot(TensorSnapshot):
         view: Callable[[], Any],
         attributes: Attributes = NOTHING,
     ) -> None:
-        super().__init__(shape, DTYPE_NAMES.get(dtype, dtype))
-        self._more = attributes
-        self._nbytes = nbytes
+        super().__init__(shape, DTYPE_NAMES.get(dtype, dtype), nbytes, attributes)
         self._read: Callable[[], Any] | None = view
         self._array_view: NDArray[Any] | None = None
-        self._summary: TensorSummary | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the full array takes on the host; nothing is copied to tell."""
-        return self._nbytes
-
-    @property
-    def attributes(self) -> Attributes:
-        """Where attention weights are from."""
-        return self._more
 
     def numpy(self) -> NDArray[Any]:
         """A host copy, bit for bit; types that numpy lacks come as their bits (BF16 as uint16)."""
@@ -74,7 +91,7 @@ class ArraySnapshot(TensorSnapshot):
 
     def summarize(self) -> TensorSummary:
         """The statistics, computed now."""
-        if self._summary is None:  # several observers of one layer share it
+        if self._summary is None:
             self._summary = TensorSummary.of(self._view())
         return self._summary
 
@@ -102,10 +119,7 @@ class ArraySnapshot(TensorSnapshot):
 
     def _view(self) -> NDArray[Any]:
         if self._read is None:
-            raise ValueError(
-                "this snapshot was valid only while the observer's callback ran; "
-                "call numpy() or summarize() there, and keep what they return"
-            )
+            raise loan_is_over()
         if self._array_view is None:
             view = self._read()
             if view.dtype.hasobject or view.dtype.kind in "SUMm":

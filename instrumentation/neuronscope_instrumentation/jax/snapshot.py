@@ -12,7 +12,7 @@ from neuronscope.exceptions import UnsupportedTensorError
 from neuronscope.signals.records import Attributes
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
 from neuronscope.summaries import arrays
-from neuronscope_instrumentation.common.host_arrays import NOTHING
+from neuronscope_instrumentation.common.host_arrays import NOTHING, LentSnapshot, loan_is_over
 from neuronscope_instrumentation.jax import statistics
 from neuronscope_instrumentation.jax.dtypes import dtype_name, host_copy, host_nbytes, is_numeric, widened
 from neuronscope_instrumentation.jax.untyped import jit
@@ -25,26 +25,13 @@ if TYPE_CHECKING:
 STAYED: Final = "only statistics left the compiled program"
 
 
-class _Snapshot(TensorSnapshot):
-    """Shape and type; what the two kinds have in common."""
+class _Snapshot(LentSnapshot):
+    """What the two kinds have in common; attributes tell of compiled code, `vmap` and shards."""
 
-    __slots__ = ("_more", "_nbytes", "_summary")
+    __slots__ = ()
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, attributes: Attributes) -> None:
-        super().__init__(shape, dtype_name(dtype))
-        self._nbytes = host_nbytes(shape, dtype)
-        self._summary: TensorSummary | None = None
-        self._more = attributes
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the full array takes on the host (0 if it cannot be read); nothing is copied to tell."""
-        return self._nbytes
-
-    @property
-    def attributes(self) -> Attributes:
-        """Was this run inside compiled code, under `vmap`, and on one part of a sharded array."""
-        return self._more
+        super().__init__(shape, dtype_name(dtype), host_nbytes(shape, dtype), attributes)
 
     def close(self) -> None:
         """End the loan, if this is one."""
@@ -149,10 +136,7 @@ class ArraySnapshot(_Snapshot):
     def _live(self) -> Any:
         array = self._source
         if array is None:
-            raise ValueError(
-                "this snapshot was valid only while the observer's callback ran; "
-                "call numpy() or summarize() there, and keep what they return"
-            )
+            raise loan_is_over()
         if not is_numeric(array.dtype):
             raise UnsupportedTensorError(f"dtype:{dtype_name(array.dtype)}")
         if isinstance(array, jax.Array):

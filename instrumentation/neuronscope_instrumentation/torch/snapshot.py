@@ -11,7 +11,7 @@ import torch
 from neuronscope.compiled import find
 from neuronscope.signals.records import Attributes, AttributeValue
 from neuronscope.signals.tensors import TensorSnapshot, TensorSummary
-from neuronscope_instrumentation.common.host_arrays import NOTHING
+from neuronscope_instrumentation.common.host_arrays import NOTHING, loan_is_over
 from neuronscope_instrumentation.torch.internals import (
     function_modes,
     graph_task,
@@ -161,10 +161,7 @@ class TorchSnapshot(TensorSnapshot):
 
     def _live(self) -> torch.Tensor:
         if self._tensor is None:
-            raise ValueError(
-                "this snapshot was valid only while the observer's callback ran; "
-                "call numpy() or summarize() there, and keep what they return"
-            )
+            raise loan_is_over()
         return self._tensor
 
 
