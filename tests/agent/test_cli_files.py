@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -255,3 +256,47 @@ def test_ls_passes_over_spans_whose_times_make_no_sense(
     code, out, err = neuronscope(monkeypatch, capsys, "cut", "odd.nsz", "-o", "cut.nsz", "--trace", "1")
     assert code == 0, err
     assert len(nsz.read("cut.nsz").spans) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["view", "good.nsz"],
+        ["view", "good.nsz", "--format", "json"],
+        ["ls", "good.nsz"],
+        ["prices"],
+        ["diff", "good.nsz", "good.nsz", "--fail-on", "any"],
+        ["baseline", "show", "good.nsz"],
+        ["dashboards", "build"],
+    ],
+)
+def test_an_output_that_nobody_reads_any_more_is_no_failure(arguments: list[str]) -> None:
+    """`neuronscope … | head -1`: the shell's code for it, not the one that says that a gate is shut."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "neuronscope", *arguments],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    "command", [["view", "good.nsz"], ["diff", "good.nsz", "good.nsz"], ["ls", "good.nsz"]]
+)
+def test_a_terminal_of_the_c_locale_gets_question_marks(command: list[str]) -> None:
+    """As a container without a locale has it, and Python told to make nothing of it."""
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "neuronscope", *command],
+        env={**{k: v for k, v in os.environ.items() if k not in ("LANG", "PYTHONIOENCODING")}, **plain},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
+    assert "ls" in command or b"?" in done.stdout

@@ -1,18 +1,19 @@
 """The command line: ``neuronscope run | demo | view | ls | check | …``.
 
 Exit codes: 0 done; 1 the command failed, the message says why; 2 wrong usage or setting; 127 no such
-program; `run` ends with the program's own.
+program; 130 interrupted; 141 nobody reads the output any more; `run` ends with the program's own.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from typing import Final
 
 import click
 
 from neuronscope._version import __version__
-from neuronscope.cli.printing import prepare
+from neuronscope.cli.printing import abandon_output, prepare
 from neuronscope.exceptions import ConfigError, NeuronscopeError
 
 _COMMANDS = {
@@ -32,6 +33,9 @@ _COMMANDS = {
 }
 
 
+UNREAD: Final = 128 + 13  # SIGPIPE's number, everywhere
+
+
 class _Lazy(click.Group):
     """Imports a command's module only when the command is used."""
 
@@ -47,6 +51,18 @@ class _Lazy(click.Group):
         module, _, name = target.partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Where nobody reads the output, end as by SIGPIPE: 1 would say that a gate is shut."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            pass
+        except SystemExit as ended:  # rich's way to tell it
+            if not isinstance(ended.__context__, BrokenPipeError):
+                raise
+        abandon_output()
+        raise click.exceptions.Exit(UNREAD)
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import os
@@ -17,8 +18,21 @@ def prepare() -> None:
         stream = getattr(sys, name)
         if stream is None:  # the process was started with it closed
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - it stays
-        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        elif isinstance(stream, io.TextIOWrapper) and _may_refuse(stream):
             stream.reconfigure(errors="replace")
+
+
+def _may_refuse(stream: io.TextIOWrapper) -> bool:
+    """In the C locale a stream lets strange bytes of file names through, and still refuses an arrow."""
+    lets_bytes_through = stream.errors == "surrogateescape" and codecs.lookup(stream.encoding).name != "utf-8"
+    return stream.errors == "strict" or lets_bytes_through
+
+
+def abandon_output() -> None:
+    """Nobody reads it any more: what is left of it goes nowhere, and is no error when the process ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def print_json(value: Any, *, indent: int | None = None) -> None:
