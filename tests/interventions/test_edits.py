@@ -184,11 +184,28 @@ def test_a_failing_edit_leaves_the_output_and_is_counted(
     monkeypatch.setattr(GUARD, "reraise", False)
     assert torch.equal(net(X), plain)
     assert GUARD.faults["edit:broken", "ZeroDivisionError"] == 1
+    assert model.edits["broken"].runs == 0
     assert GUARD.faults["edit:h.0", "WrongValueError"] == 1
     monkeypatch.setattr(GUARD, "reraise", True)
     with pytest.raises(WrongValueError, match="shape"):
         net(X)
     model.edits.clear()
+
+
+@pytest.mark.parametrize(
+    ("sites", "change", "kind"),
+    [("head", 2.0, TypeError), ([], Scale(2), ValueError)],
+    ids=["change", "sites"],
+)
+def test_what_can_be_no_edit_is_refused_when_it_is_added(
+    sites: Any, change: Any, kind: type[Exception], net: Blocks
+) -> None:
+    """Not by the guard in every call of the service."""
+    model = ns.Model.wrap(net)
+    with pytest.raises(kind):
+        model.edits.add("slip", sites, change)
+    assert "slip" not in model.edits
+    assert not left_on(net)
 
 
 def test_unknown_sites_change_nothing(net: Blocks) -> None:

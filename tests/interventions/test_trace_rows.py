@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 
 import neuronscope as ns
 from neuronscope.interventions import WrongValueError
-from tinymodels import llama
+from tinymodels import llama, tokenizer
 
 PROMPTS = ([5, 6, 7, 8, 9], [10, 11, 12])
 
@@ -126,3 +127,21 @@ def test_a_row_that_the_batch_has_not_is_told(number: int) -> None:
         with pytest.raises(IndexError, match=f"has 2 rows, no number {number}"):
             t.rows(number)
         t.stop()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_each_of_several_chats_is_answered_as_if_it_were_alone(side: str, tmp_path: Path) -> None:
+    """Whichever side the tokenizer pads on: a model that generates goes on after the last token."""
+    tok = tokenizer(tmp_path)
+    tok.padding_side = side
+    tok.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    model = ns.Model.wrap(llama())
+    model.tokenizer = tok
+    chats = [[{"role": "user", "content": text}] for text in ("how do heat pumps work", "the cold")]
+    with model.generate(chats, max_new_tokens=3, do_sample=False) as t:
+        pass
+    for number, chat in enumerate(chats):
+        with model.generate(chat, max_new_tokens=3, do_sample=False) as alone:
+            pass
+        assert torch.equal(t.result[number, -3:], alone.result[0, -3:])
+    assert tok.padding_side == side

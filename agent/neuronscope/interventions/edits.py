@@ -23,6 +23,7 @@ from neuronscope.engine.opening import our_span
 from neuronscope.interventions.backend import Interventions
 from neuronscope.signals import names
 
+_FAILED: Final = object()  # in the place of what a change that failed would have made
 _CLOCKED: Final = 32  # every so many runs the clock is read
 PROBE: Final = "edits"
 """What the cost of edits is told under."""
@@ -168,14 +169,17 @@ class Edit:
             return hidden
         clocked = self.runs % _CLOCKED == 0
         started = time.thread_time_ns() if clocked else 0
-        changed = GUARD.call(f"edit:{self.name}", self._change, hidden, default=hidden)
-        self.runs += 1
-        GUARD.call("edit.mark", _mark, self.label)
+        changed = GUARD.call(f"edit:{self.name}", self._change, hidden, default=_FAILED)
+        ran = changed is not _FAILED
+        if ran:
+            self.runs += 1
+            GUARD.call("edit.mark", _mark, self.label)
         if clocked:
             recording = recordings.CURRENT.get()
             budget = recording.budget if recording is not None else ENGINE.budget
-            budget.charge(PROBE, (time.thread_time_ns() - started) * _CLOCKED, clip=False)
-        return changed
+            spent = time.thread_time_ns() - started
+            budget.charge(PROBE, spent * _CLOCKED if ran else spent, clip=False)
+        return changed if ran else hidden
 
     def __repr__(self) -> str:
         return f"<edit {self.describe()}>"
@@ -232,7 +236,14 @@ class Edits:
 
         Raises:
             LayerNotFoundError: a path or pattern names no module; nothing is changed then.
+            TypeError: the change is nothing that can be called.
+            ValueError: no sites were given.
         """
+        asked: object = change
+        if not callable(asked):
+            raise TypeError(f"a change is a function of the hidden states, not a {type(asked).__name__}")
+        if not sites and sites != "":
+            raise ValueError(f"no sites were given for the edit {name!r}")
         interventions = self._interventions()
         patterns = [sites] if isinstance(sites, str) else sites
         edit = Edit(name, version, interventions.paths(*patterns), change)

@@ -8,8 +8,8 @@
     ├── WrongValueError (TypeError)    an assignment that would change the structure, shape, dtype or device
     ├── TraceClosedError               a site or a result of a trace that has ended or was stopped
     ├── WrongThreadError               a trace used from another thread than the model runs in
-    ├── CannotSuspendError             the model is inside autograd or torch.func, where it must not be
-    stopped ├── CheckpointedError              an edit that a checkpoint's second forward would not repeat
+    ├── CannotSuspendError             the model is inside autograd or torch.func, and must not stop
+    ├── CheckpointedError              an edit that a checkpoint's second forward would not repeat
     ├── GradientError                  a gradient that cannot be had, or was asked for too early
     └── PlanError (ValueError)         a plan that says something no plan can mean
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -39,10 +40,11 @@ class Cache(Mapping[str, list[Entry]]):
     they are, with whatever the model does to them later.
     """
 
-    __slots__ = ("_entries", "_kept", "_take")
+    __slots__ = ("_entries", "_kept", "_resolve", "_take")
 
     def __init__(
         self,
+        resolve: Callable[[str], str],
         sites: Callable[[str], list[tuple[str, Site]]],
         patterns: Sequence[str],
         *,
@@ -50,6 +52,7 @@ class Cache(Mapping[str, list[Entry]]):
         clone: bool,
         device: Any,
     ) -> None:
+        self._resolve = resolve
         self._kept: dict[str, list[Any]] = {}
         self._entries: dict[str, list[Entry]] = {}
         self._take = take = _Take(self._kept, inputs=inputs, clone=clone, device=device)
@@ -62,7 +65,10 @@ class Cache(Mapping[str, list[Entry]]):
                 self._kept[path if "*" in pattern else pattern] = self._kept[site.path]
 
     def __getitem__(self, path: str) -> list[Entry]:
-        kept = self._kept[path]
+        kept = self._kept.get(path) or self._kept.get(self._resolve(path))
+        if kept is None:
+            close = difflib.get_close_matches(path, self._kept, 3) or list(self._kept)[:3]
+            raise KeyError(f"{path!r} was not kept: {self!r}. Close to it: {', '.join(close)}")
         entries = self._entries.setdefault(path, [])
         entries += [self._entry(*each) for each in kept[len(entries) :]]
         for record in kept:

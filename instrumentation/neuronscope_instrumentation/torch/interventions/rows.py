@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,14 +26,15 @@ class Rows:
     one side), so changes in place reach the model; assigning copies the batch once and fills the rows in.
     """
 
-    __slots__ = ("_index", "_mask", "_trace")
+    __slots__ = ("_index", "_mask", "_number", "_trace")
 
     def __init__(self, trace: Trace, index: int | slice, mask: torch.Tensor | None) -> None:
-        if mask is not None and isinstance(index, int) and not -mask.shape[0] <= index < mask.shape[0]:
-            raise IndexError(f"the batch has {mask.shape[0]} rows, no number {index}")
         self._trace = trace
-        self._index = index if isinstance(index, slice) else slice(index, index + 1 or None)
+        self._number = number = None if isinstance(index, slice) else operator.index(index)
+        self._index = index if isinstance(index, slice) else slice(number, index + 1 or None)
         self._mask = mask
+        if mask is not None:
+            self._check(mask)
 
     def __getitem__(self, path: str | int) -> Any:
         found = self._trace[path]
@@ -74,11 +76,17 @@ class Rows:
 
         return values.with_tensors(value, filled, rows)
 
+    def _check(self, batch: torch.Tensor) -> None:
+        rows, number = batch.shape[0], self._number
+        if number is not None and not -rows <= number < rows:
+            raise IndexError(f"the batch has {rows} rows, no number {number}")
+
     def _where(self, tensor: torch.Tensor) -> tuple[slice, ...]:
         if not tensor.dim():
             return ()
         mask = self._mask
         if mask is None:
+            self._check(tensor)
             return (self._index,)
         if tensor.shape[0] != mask.shape[0]:
             return ()

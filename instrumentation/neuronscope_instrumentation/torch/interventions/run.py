@@ -92,13 +92,14 @@ class Run(RunTurns):
         boundary: the site whose calls are steps of a loop under way; `step_overrun`: a site of a step was
             asked for that had passed, so that the model waits before the next step already.
         finished: the model has returned, raised or been stopped.
+        timely: how many of `present` were asked for before the model had finished.
         failed: the ``AttributeError`` that the model raised.  Python takes one, raised while a property was
             asked for, to say that there is no such property.
     """
 
     __slots__ = (
         "__weakref__", "_args", "_autocast", "_call", "_inference_side", "_kwargs", "_thread", "_versions",
-        "_waiting", "boundary", "failed", "has_result", "result", "step_overrun", "unsettled",
+        "_waiting", "boundary", "failed", "has_result", "result", "step_overrun", "timely", "unsettled",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -133,6 +134,7 @@ class Run(RunTurns):
         self.finished = False
         self.stopped = False
         self.has_result = False
+        self.timely = 0
         self.failed: AttributeError | None = None
         self.result: Any = None
         # The model starts in the state that the thread has now.
@@ -228,6 +230,7 @@ class Run(RunTurns):
             raise
         finally:
             self.finished = True
+            self.timely = len(self.present)
             self._at_no_site()
             del call, args, kwargs
             if self.apart():

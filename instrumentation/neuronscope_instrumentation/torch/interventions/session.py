@@ -45,7 +45,12 @@ class TorchInterventions:
 
     def encode(self, tokenizer: Any, method: object, args: tuple[Any, ...]) -> dict[str, Any] | None:
         """The model's arguments for a text given as its only positional argument; None for anything else."""
-        if tokenizer is None or len(args) != 1 or callable(method) or not text.is_text(args[0]):
+        if len(args) != 1 or callable(method) or not text.is_text(args[0]):
+            return None
+        if tokenizer is None:
+            # transformers' models have this, and take tokens there.
+            if method in {None, "generate"} and hasattr(self._tree.model, "get_input_embeddings"):
+                raise WrongValueError("this model takes tokens, not text: set ns_model.tokenizer")
             return None
         return text.encode(tokenizer, self._tree.model, args[0], generates=method == "generate")
 

@@ -26,8 +26,14 @@ class Steps:
         self._first = first
         self._stop = stop
 
-    def __getitem__(self, steps: slice) -> Steps:
-        """Only some of the steps, counted from 0."""
+    def __getitem__(self, steps: slice | int) -> Steps:
+        """Only some of the steps, by a slice, counted from 0.
+
+        Raises:
+            TypeError: one was asked for by its number.
+        """
+        if not isinstance(steps, slice):
+            raise TypeError("steps are gone through, not picked: for step in t.steps[2:3]")
         first, stop = steps.start or 0, steps.stop
         if steps.step not in {None, 1} or first < 0 or (stop is not None and stop < 0):
             raise ValueError("steps are counted from 0 and come one after the other: t.steps[2:5]")

@@ -30,19 +30,18 @@ def encode(tokenizer: Any, model: nn.Module, text: Any, *, generates: bool) -> d
     config: Any = getattr(model, "config", None)
     decoder = hasattr(model, "generate") and not getattr(config, "is_encoder_decoder", False)
     options: dict[str, Any] = {"return_tensors": "pt", "padding": True}
-    if decoder:
-        options["padding_side"] = "left"
+    side = {"padding_side": "left"} if decoder else {}
     if _is_chat(text):
         made = tokenizer.apply_chat_template(
             text,
             tokenize=True,
             return_dict=True,
             add_generation_prompt=True,
-            padding=True,
-            return_tensors="pt",
+            tokenizer_kwargs=side,
+            **options,
         )
     else:
-        made = tokenizer([text] if isinstance(text, str) else text, **options)
+        made = tokenizer([text] if isinstance(text, str) else text, **options, **side)
     device = next((parameter.device for parameter in model.parameters()), None)
     taken = _parameters(model)
     arguments = {

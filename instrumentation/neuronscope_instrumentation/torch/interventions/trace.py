@@ -20,6 +20,24 @@ if TYPE_CHECKING:
     from neuronscope_instrumentation.torch.interventions.steps import Steps
 
 
+class Sites(list[Site]):
+    """The sites that a pattern names: a list, which says so where it is taken for a site."""
+
+    __slots__ = ("_pattern",)
+
+    def __init__(self, pattern: str, sites: list[Site]) -> None:
+        super().__init__(sites)
+        self._pattern = pattern
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(Site, name):
+            raise AttributeError(f"a list of sites has no {name!r}")
+        raise AttributeError(
+            f"{self._pattern!r} names {len(self)} sites, each with its {name!r}: go through them, or keep "
+            f"all their outputs with t.cache({self._pattern!r})"
+        )
+
+
 class Trace(TraceTurns):
     """One call of a model, to be read and changed from the body of a ``with`` statement.
 
@@ -112,7 +130,7 @@ class Trace(TraceTurns):
         if not isinstance(key, str):
             return self._tree.child_of_model(run, key)
         if "*" in key:
-            return self.sites(key)
+            return Sites(key, self.sites(key))
         return self._tree.site(run, key)
 
     def _missing(self, name: str) -> Any:
@@ -121,6 +139,9 @@ class Trace(TraceTurns):
         if self._run is not None:
             self._run.raise_failed(self, name)
         return self._tree.below_model(self._run or self._started(), name)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise TypeError(f"a site is not assigned to: t[{key!r}].output = value")
 
     @property
     def root(self) -> Site:
@@ -185,7 +206,9 @@ class Trace(TraceTurns):
         """Keep outputs of many sites without stopping at any; see `Cache`."""
         from neuronscope_instrumentation.torch.interventions.cache import Cache
 
-        return Cache(self._named, patterns or ("**",), inputs=inputs, clone=clone, device=device)
+        return Cache(
+            self._tree.resolve, self._named, patterns or ("**",), inputs=inputs, clone=clone, device=device
+        )
 
     def rows(self, index: int | slice, mask: Any = None) -> Rows:
         """One prompt's rows of a batch; see `Rows`."""

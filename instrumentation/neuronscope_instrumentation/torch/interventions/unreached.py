@@ -52,6 +52,12 @@ def not_reached(site: Site) -> SiteNotReachedError:
             f"not at all. Ask for sites in the model's order of execution. What ran: {told}",
             path, ran,
         )  # fmt: skip
+    if site in run.present[run.timely :]:
+        return OutOfOrderError(
+            f"{asked}: the model had finished before it was asked for; t.result runs it to its end. Ask for "
+            f"sites before. What ran: {told}",
+            path, ran,
+        )  # fmt: skip
     return SiteNotReachedError(f"{asked}: {_why(site)}. What ran: {told}", path, ran)
 
 
@@ -67,6 +73,10 @@ def _why(site: Site) -> str:
     model, path = site.tree.model, site.path
     if site.tree.find(path) is not site.module:
         return "another module has been put in its place since; ask for it by its path again"
+    if not layers.computes(site.module):
+        return (
+            f"a {class_of(site.module).__name__} holds modules and never runs itself; ask for what it holds"
+        )
     reason = layers.why_not_visited(model, path)
     if reason == "compiled":
         return (
