@@ -172,7 +172,7 @@ def test_an_error_goes_through_and_is_told_by_type(case: StoreCase, call: Failin
         assert span.attributes[names.ERROR_TYPE] == call.error_type
         assert span.attributes.get(names.HTTP_RESPONSE_STATUS_CODE) == call.status
         for search in outcome.searches:
-            assert (search.error_type, search.ids, search.returned) == (call.error_type, (), None)
+            assert (search.error_type, search.ids, search.returned) == (call.error_type, [], None)
 
 
 @each_store

@@ -52,6 +52,18 @@ def test_a_scope_records_layers_by_the_names_that_keras_gives(tmp_path: Path) ->
     assert {record.span_id for record in records.values()} == {scope.artifact.telemetry.spans[-1].span_id}
 
 
+def test_a_scope_watches_the_model_that_it_was_given() -> None:
+    """Its blocks, in summaries; the adapter is the one of Keras."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, name="embed"), *map(block, range(3))])
+    with ns.Scope("given", model, max_overhead_pct=1000) as scope:
+        model(keras.ops.convert_to_tensor(ROWS))
+    assert scope.model is not None
+    assert scope.model.adapter_name == "tf"
+    records = scope.artifact.telemetry.layer_snapshots
+    assert [record.layer_id for record in records] == ["block_0", "block_1", "block_2"]
+    assert all(record.tensor is None for record in records)
+
+
 def test_a_shared_layer_is_seen_at_each_of_its_places() -> None:
     """In order; outputs of several tensors show the first."""
     model = functional()

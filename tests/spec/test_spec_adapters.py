@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -71,13 +70,6 @@ def module() -> Any:
     return nn.Sequential(nn.Linear(4, 4), nn.ReLU())
 
 
-def layers_of_keras() -> Any:
-    """A model of Keras."""
-    keras: Any = importlib.import_module("keras")
-
-    return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
-
-
 def layers_of_flax() -> Any:
     """A model of Flax."""
     from flax import linen
@@ -112,9 +104,9 @@ def reader(folder: Path) -> Any:
     return tinymodels.tokenizer(folder)
 
 
+# Keras is tried in `tests/instrumentation/keras_suite.py`: TensorFlow gets a process of its own.
 OBJECTS: dict[str, Callable[[], Any]] = {
     "torch": module,
-    "tf": layers_of_keras,
     "jax": layers_of_flax,
     "onnx": graph,
     "llm_api": endpoint,

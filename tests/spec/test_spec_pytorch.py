@@ -59,6 +59,23 @@ def test_the_pytorch_example(tmp_path: Path, capsys: pytest.CaptureFixture[str],
     assert len(loaded.llm_spans) == instrumented
 
 
+def test_the_pytorch_example_fits_the_default_budget(tmp_path: Path) -> None:
+    """Nothing is relaxed, as printed: each of the three layers is recorded, and the first step in full."""
+    model = tinymodels.llama(layers=32)
+    input_ids = torch.arange(3, 11)[None]
+    ns_model = ns.Model.wrap(model)
+    with ns.Scope("llama_inference") as scope:
+        ns_model.attach_probe(
+            layers=["model.layers.0", "model.layers.15", "model.layers.31"],
+            kind=ns.probes.LayerActivations,
+        )
+        model.generate(input_ids, max_new_tokens=NEW_TOKENS)
+    artifact = scope.save(tmp_path / "llama_run.nsz")
+    records = artifact.telemetry.layer_snapshots
+    assert {record.layer_id for record in records} == {f"model.layers.{i}" for i in (0, 15, 31)}
+    assert records[0].tensor is not None
+
+
 def test_snapshots_share_no_memory_and_no_graph_with_the_model() -> None:
     """Tensors are detached host copies: what the model does next does not change them."""
     layer = torch.nn.Linear(4, 4)

@@ -1,8 +1,9 @@
-"""Typed views over spans: the same whether the span is live or read from a file."""
+"""Typed views over spans: the same whether the span is live or read from a file (there, lists are tuples)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -74,9 +75,9 @@ class LLMSpan(_View):
         return reasons[0] if reasons else None
 
     @property
-    def finish_reasons(self) -> Sequence[str]:
+    def finish_reasons(self) -> list[str]:
         """Why each choice ended."""
-        return cast("Sequence[str]", self._get(names.FINISH_REASONS) or ())
+        return list(self._get(names.FINISH_REASONS) or ())
 
     @property
     def time_to_first_chunk_ms(self) -> float | None:
@@ -154,14 +155,14 @@ class RetrievalSpan(_View):
         return cast("bool | None", self._of_query(names.RETRIEVAL_FILTERED))
 
     @property
-    def ids(self) -> Sequence[str]:
+    def ids(self) -> list[str]:
         """Document ids, best first."""
-        return cast("Sequence[str]", self._of_query(names.RETRIEVAL_IDS) or ())
+        return list(self._of_query(names.RETRIEVAL_IDS) or ())
 
     @property
-    def scores(self) -> Sequence[float]:
+    def scores(self) -> list[float]:
         """Scores in the order of `ids`, as the store returned them."""
-        return cast("Sequence[float]", self._of_query(names.RETRIEVAL_SCORES) or ())
+        return list(self._of_query(names.RETRIEVAL_SCORES) or ())
 
     @property
     def normalised_scores(self) -> Sequence[float]:
@@ -184,9 +185,18 @@ class RetrievalSpan(_View):
         return cast("float | None", self._of_query(names.RETRIEVAL_MARGIN))
 
     @property
-    def metadata_keys(self) -> Sequence[str]:
+    def metadata_keys(self) -> list[str]:
         """Metadata keys of the hits."""
-        return cast("Sequence[str]", self._of_query(names.RETRIEVAL_METADATA_KEYS) or ())
+        return list(self._of_query(names.RETRIEVAL_METADATA_KEYS) or ())
+
+    @property
+    def documents(self) -> list[Mapping[str, Any]]:
+        """The hits with id, score, text (``content``) and ``metadata``, best first; with content only."""
+        try:
+            found = json.loads(self._of_query(names.RETRIEVAL_DOCUMENTS) or "[]")
+        except ValueError:  # masked
+            return []
+        return cast("list[Mapping[str, Any]]", found) if isinstance(found, list) else []
 
     @property
     def query_fingerprint(self) -> str | None:
