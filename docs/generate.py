@@ -180,8 +180,8 @@ def commands() -> str:
 is a `.nsz` file or a directory of them.
 
 Exit codes: 0 done; 1 the command failed, and the message says why; 2 wrong usage, or a setting that
-cannot be used; 127 no such program; 130 interrupted. Where a command means more by one, it is said
-below.
+cannot be used; 127 no such program; 130 interrupted; 141 nobody reads the output any
+more. Where a command means more by one, it is said below.
 """,
     )
     for path, command in _walk("neuronscope", cli):

@@ -98,6 +98,14 @@ def test_a_file_of_a_directory_that_is_none_is_told_and_hides_no_other(
     [
         (["merge", "good.nsz", "-o", "no/out.nsz"], 1, "no/out.nsz: No such file or directory"),
         (["merge", "good.nsz", "-o", "pipe.nsz", "--force"], 1, "pipe.nsz is not a regular file"),
+        (["merge", "good.nsz", "-o", "-"], 2, "nothing is written to the standard output here"),
+        (
+            ["export", "good.nsz", "--to", "perfetto", "-o", "-"],
+            2,
+            "nothing is written to the standard output",
+        ),
+        (["view", "good.nsz", "--html", "-"], 2, "nothing is written to the standard output here"),
+        (["diff", "good.nsz", "good.nsz", "--markdown", "-"], 2, "nothing is written to the standard output"),
         (["merge", "good.nsz", "-o", "good.nsz"], 2, "good.nsz exists; --force replaces it"),
         (["view", "good.nsz", "--html", "pipe.nsz"], 1, "pipe.nsz is not a regular file"),
         (["view", "good.nsz", "--html", "no/x.html"], 1, "no/x.html: No such file or directory"),

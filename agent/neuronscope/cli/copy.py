@@ -9,14 +9,12 @@ import click
 
 from neuronscope.artifact import in_words
 from neuronscope.cli.bar import bar
-from neuronscope.cli.paths import RECORDINGS
+from neuronscope.cli.paths import RECORDINGS, Target
 from neuronscope.cli.times import unix_ns
 from neuronscope.cli.values import SPAN_ID, TRACE_ID
 from neuronscope.exporters import registry
 
-_OUT = click.option(
-    "--out", "-o", required=True, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)
-)
+_OUT = click.option("--out", "-o", required=True, metavar="FILE", type=Target())
 _FORCE = click.option("--force", is_flag=True, help="Replace the file if it exists.")
 
 

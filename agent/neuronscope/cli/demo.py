@@ -18,19 +18,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from neuronscope.artifact import Artifact, load
+from neuronscope.cli.paths import Target
 from neuronscope.cli.printing import print_json
 from neuronscope.cli.progress import Lines
 from neuronscope.cli.values import Count
 from neuronscope.cli.view import show
 from neuronscope.demo.models import check_libraries, default_cache_dir, prepare_minilm, prepare_smollm2
-from neuronscope.demo.runner import (
-    MODEL_SERVER,
-    RAG_SERVICE,
-    DemoAnswer,
-    DemoProcesses,
-    free_ports,
-    load_questions,
-)
+from neuronscope.demo.programs import MODEL_SERVER, RAG_SERVICE, free_ports
+from neuronscope.demo.runner import DemoAnswer, DemoProcesses, load_questions
 from neuronscope.exporters import registry
 from neuronscope.viewer.document import document
 
@@ -40,9 +35,7 @@ OVERHEAD = "neuronscope_overhead_accounted_ratio"
 
 @click.command()
 @click.option("--questions", metavar="N", type=Count(1, 12), default=3, show_default=True, help="1 to 12.")
-@click.option(
-    "--out", metavar="FILE", type=click.Path(path_type=Path), help="Where the merged recording goes."
-)
+@click.option("--out", metavar="FILE", type=Target(directory=True), help="Where the merged recording goes.")
 @click.option("--keep-running", is_flag=True, help="Leave both programs running until Ctrl-C.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def demo(questions: int, out: Path | None, keep_running: bool, format_: str) -> None:

@@ -17,7 +17,7 @@ from rich.progress import track
 
 from neuronscope.artifact import in_words
 from neuronscope.cli.export_files import FORMATS, write_files
-from neuronscope.cli.paths import RECORDINGS
+from neuronscope.cli.paths import RECORDINGS, Target
 from neuronscope.cli.values import SOME_SECONDS
 from neuronscope.exceptions import ConfigError
 from neuronscope.exporters import BUILT_IN, Exporter, ExporterContext, registry
@@ -47,7 +47,7 @@ class Tally:
 @click.command()
 @RECORDINGS
 @click.option("--to", "target", type=click.Choice(["otlp", *FORMATS]), required=True, help="Format.")
-@click.option("--out", "-o", metavar="PATH", type=click.Path(path_type=Path), help="File or directory.")
+@click.option("--out", "-o", metavar="PATH", type=Target(directory=True), help="File or directory.")
 @click.option("--force", is_flag=True, help="Replace what exists.")
 @click.option("--otlp-endpoint", metavar="URL", help="Collector.  [env: OTEL_EXPORTER_OTLP_ENDPOINT]")
 @click.option("--include-foreign", is_flag=True, help="Also spans that the service's own pipeline has sent.")

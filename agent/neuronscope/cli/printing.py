@@ -18,14 +18,13 @@ def prepare() -> None:
         stream = getattr(sys, name)
         if stream is None:  # the process was started with it closed
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - it stays
-        elif isinstance(stream, io.TextIOWrapper) and _may_refuse(stream):
+        elif isinstance(stream, io.TextIOWrapper) and _may_refuse(stream.errors, stream.encoding):
             stream.reconfigure(errors="replace")
 
 
-def _may_refuse(stream: io.TextIOWrapper) -> bool:
+def _may_refuse(errors: str | None, encoding: str) -> bool:
     """In the C locale a stream lets strange bytes of file names through, and still refuses an arrow."""
-    lets_bytes_through = stream.errors == "surrogateescape" and codecs.lookup(stream.encoding).name != "utf-8"
-    return stream.errors == "strict" or lets_bytes_through
+    return errors == "strict" or (errors == "surrogateescape" and codecs.lookup(encoding).name != "utf-8")
 
 
 def abandon_output() -> None:
