@@ -1,12 +1,11 @@
 """How alike two lists of results are, and what moved between them.
 
 Source: Webber, Moffat, Zobel, "A Similarity Measure for Indefinite Rankings" (ACM TOIS 28(4), 2010), for
-rank-biased overlap, its extrapolation (their equation 32), its lower bound (11) and a prefix's weight (21).
+rank-biased overlap, its extrapolation (their equation 32) and the weight that a prefix holds (21).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -53,23 +52,6 @@ def rbo(left: Sequence[Hashable], right: Sequence[Hashable], p: float = PERSISTE
     total += sum(common[s - 1] * (d - s) / (s * d) * p**d for d in range(s + 1, length + 1))
     tail = (common[-1] - common[s - 1]) / length + common[s - 1] / s
     return (1 - p) / p * total + tail * p**length
-
-
-def rbo_min(left: Sequence[Hashable], right: Sequence[Hashable], p: float = PERSISTENCE_DEEP) -> float:
-    """The least that rank-biased overlap can be, whatever follows the shorter list's end."""
-    a, b = list(dict.fromkeys(left)), list(dict.fromkeys(right))
-    depth = min(len(a), len(b))
-    if depth == 0:
-        return 0.0
-    common = _common(a[:depth], b[:depth])
-    total = sum((x - common[-1]) * p**d / d for d, x in enumerate(common, start=1))
-    return (1 - p) / p * (total - common[-1] * math.log(1 - p))
-
-
-def prefix_weight(p: float, depth: int) -> float:
-    """Share of rank-biased overlap's weight that the first `depth` ranks hold."""
-    inner = math.log(1 / (1 - p)) - sum(p**i / i for i in range(1, depth))
-    return 1 - p ** (depth - 1) + (1 - p) / p * depth * inner
 
 
 def _common(short: Sequence[Hashable], long: Sequence[Hashable]) -> list[int]:

@@ -349,10 +349,3 @@ def messages(data: Buffer) -> tuple[list[tuple[int, memoryview]], list[memoryvie
         elif opcode == _CHANNEL:
             channels.append(view[body:position])
     return found, channels
-
-
-def parse_message(body: memoryview) -> tuple[int, memoryview]:
-    """(channel id, data) of a Message record."""
-    if len(body) < MESSAGE_FIXED:
-        raise NszError("message record is cut off")
-    return _U16.unpack_from(body)[0], body[MESSAGE_FIXED:]

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_HEADER: Final = 1 << 20
-TENSOR_NAME: Final = "tensor"
 _LENGTH: Final = struct.Struct("<Q")
 _NUMPY_NAMES: Final = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 # Element types that numpy has but safetensors does not: stored as bytes, their name beside them.

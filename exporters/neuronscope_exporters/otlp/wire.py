@@ -34,7 +34,6 @@ def varint(number: int) -> bytes:
 # Lengths and counts are nearly always below this: a tuple index costs a tenth of `varint`.
 VARINTS: Final = tuple(varint(number) for number in range(4096))
 KNOWN: Final = len(VARINTS)
-small_varint: Final[Callable[[int], bytes]] = VARINTS.__getitem__
 
 
 def delimited(body: bytes) -> bytes:
