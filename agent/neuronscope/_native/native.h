@@ -44,6 +44,12 @@ PyObject *ns_bind_direct(PyObject *module, Args args, Py_ssize_t n);
 PyObject *ns_bind_slots(PyObject *module, Args args, Py_ssize_t n);         /* torch_slots.c */
 PyObject *ns_leave(PyObject *module, PyObject *sites);
 PyObject *ns_release(PyObject *module, PyObject *sites);
+PyObject *ns_bind_resting(PyObject *module, Args args, Py_ssize_t n);       /* torch_resting.c */
+PyObject *ns_come_back(PyObject *self, PyObject *module);
+PyObject *ns_rest(PyObject *self, PyObject *slot);
+PyObject *ns_bind_watching(PyObject *module, Args args, Py_ssize_t n);      /* torch_watching.c */
+PyObject *ns_watch(PyObject *self, Args args, Py_ssize_t n);
+PyObject *ns_unwatch(PyObject *self, PyObject *observer);
 PyObject *ns_bind_calls(PyObject *module, Args args, Py_ssize_t n);         /* torch_visits.c */
 PyObject *ns_bind_ops(PyObject *module, Args args, Py_ssize_t n);           /* torch_ops.c */
 PyObject *ns_bind_layout(PyObject *module, PyObject *offsets);                /* torch_layout.c */

@@ -26,18 +26,18 @@ ns_bind_slots(PyObject *Py_UNUSED(module), Args args, Py_ssize_t n)
     Py_RETURN_NONE;
 }
 
-/* The slots' lock, which Python's side takes as well. */
-static int
-lock(void)
+int
+ns_lock(void)
 {
+    if (acquire.callable == NULL)
+        return PyErr_Format(PyExc_RuntimeError, "the slots' lock is not bound"), -1;
     PyObject *done = ns_ask(&acquire, NULL);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
 
-/* Keeps an exception that is under way. */
-static int
-unlock(void)
+int
+ns_unlock(void)
 {
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
@@ -121,10 +121,10 @@ come(NsSite *site)
     Py_XDECREF(kind); /* the tree has it */
     if (kind != (PyObject *)Py_TYPE((PyObject *)site))
         return kind == NULL ? -1 : 0;
-    if (lock() < 0)
+    if (ns_lock() < 0)
         return -1;
     int done = put_in((NsSlot *)slot, site, run, module);
-    if (unlock() < 0)
+    if (ns_unlock() < 0)
         done = -1;
     if (done <= 0)
         return done;
@@ -201,7 +201,7 @@ ns_leave(PyObject *Py_UNUSED(module), PyObject *visitors)
 {
     if (!PyList_Check(visitors) || hidden == NULL)
         return PyErr_Format(PyExc_TypeError, "leave takes a list of sites");
-    if (lock() < 0)
+    if (ns_lock() < 0)
         return NULL;
     int failed = 0;
     for (Py_ssize_t i = 0; !failed && i < PyList_Size(visitors); i++) {
@@ -209,7 +209,7 @@ ns_leave(PyObject *Py_UNUSED(module), PyObject *visitors)
         failed = leave(visitor);
         Py_DECREF(visitor);
     }
-    if (unlock() < 0 || failed)
+    if (ns_unlock() < 0 || failed)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -260,11 +260,13 @@ ns_release(PyObject *Py_UNUSED(module), PyObject *sites)
 
 /* --- the type ----------------------------------------------------------------------------------------- */
 
-NS_COLLECTED(NsSlot, slot, visitor, 5)
+NS_COLLECTED(NsSlot, slot, visitor, 12)
 
 static PyMemberDef members[] = {
     NS_FIELD(NsSlot, visitor), NS_FIELD(NsSlot, ready),    NS_FIELD(NsSlot, entries), NS_FIELD(NsSlot, entry),
-    NS_FIELD(NsSlot, identity), NS_NUMBER(NsSlot, size), {NULL, 0, 0, 0, NULL},
+    NS_FIELD(NsSlot, identity), NS_FIELD(NsSlot, below), NS_FIELD(NsSlot, kind),    NS_FIELD(NsSlot, module),
+    NS_FIELD(NsSlot, observers), NS_FIELD(NsSlot, visitors), NS_FIELD(NsSlot, edits), NS_FIELD(NsSlot, taps),
+    NS_NUMBER(NsSlot, size), {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {

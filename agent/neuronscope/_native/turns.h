@@ -25,7 +25,8 @@ typedef struct {
 /* What stands for a module's `_call_impl`. */
 typedef struct {
     PyObject_HEAD
-    PyObject *visitor, *ready, *entries, *entry, *identity;
+    PyObject *visitor, *ready, *entries, *entry, *identity, *below, *kind, *module;
+    PyObject *observers, *visitors, *edits, *taps;
     Py_ssize_t size;
 } NsSlot;
 
@@ -53,7 +54,13 @@ PyObject *ns_set_dynamo(PyObject *compiler); /* what was set before */
 int ns_apart(NsRun *run);                    /* 1: the two sides' thread states may differ */
 
 /* torch_slots.c */
+int ns_lock(void);   /* the slots' lock, which Python's side takes as well */
+int ns_unlock(void); /* keeps an exception that is under way */
 PyObject *ns_found(PyObject *run, PyObject *path); /* its site, watched; NULL without an error: Python's to find */
+
+/* torch_resting.c; under the lock */
+PyObject *ns_come_back(PyObject *self, PyObject *module); /* its slot, or None */
+int ns_rest_slot(NsSlot *slot);                           /* whether it now rests */
 
 /* torch_sites.c */
 NsRun *ns_run_of(NsSite *site);

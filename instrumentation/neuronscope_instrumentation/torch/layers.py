@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import torch
@@ -16,6 +18,7 @@ from neuronscope_instrumentation.torch.internals import COMPILED_CALL, has_compi
 
 _MIN_SHARE: Final = 0.1  # of the largest block list's parameters that another list must have
 # Their forward may hand all the work to one kernel that reads the submodules' weights.
+_NOTHING: Final = nn.Module.__dict__["forward"]  # what a class has that computes nothing
 _FUSING: Final = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 
 
@@ -36,7 +39,7 @@ def find_layer(model: nn.Module, path: str) -> nn.Module:
     """
     module: Any = model
     try:
-        for part in path.split(".") if path else ():  # `_line`, of which this needs the end only
+        for part in _parts(path):  # `_line`, of which this needs the end only
             module = module._modules[part]
     except (KeyError, AttributeError):  # there is none, or None in the place of what holds it
         raise _not_found(model, path) from None
@@ -47,7 +50,14 @@ def find_layer(model: nn.Module, path: str) -> nn.Module:
             f"{path!r} is a {type(module).__name__}: it holds layers and never runs itself. "
             f"Watch what it holds: {path}.*"
         )
-    return cast("nn.Module", module)
+    found: nn.Module = module
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _parts(path: str) -> tuple[str, ...]:
+    """The names on a path.  Remembered: whoever samples asks for the same ones each time."""
+    return tuple(map(sys.intern, path.split("."))) if path else ()
 
 
 def match_layers(model: nn.Module, pattern: str) -> list[str]:
@@ -110,7 +120,7 @@ def _line(model: nn.Module, path: str) -> Iterator[nn.Module]:
     """The modules from the model down to the path; KeyError where there is none."""
     module: Any = model
     yield module
-    for part in path.split(".") if path else ():
+    for part in _parts(path):
         module = module._modules[part]  # `get_submodule` refuses TorchScript, and runs __getattr__
         yield module
 
@@ -133,7 +143,10 @@ def _all_paths(
 
 def computes(module: nn.Module) -> bool:
     """False for containers that only hold modules or parameters."""
-    return "forward" in module.__dict__ or _forward(module) is not nn.Module.forward
+    own: object = type(module).__dict__.get("forward")  # as `_forward` finds it for nearly all, in one step
+    if own is not None and own is not _NOTHING:
+        return True
+    return "forward" in module.__dict__ or _forward(module) is not _NOTHING
 
 
 def _forward(module: nn.Module) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, MethodType
 from typing import Any, Final
 
 from torch import nn
@@ -18,8 +18,11 @@ from neuronscope.compiled import choose, find
 from neuronscope.instrumentation import LayerCallback
 from neuronscope_instrumentation.common.observing import Observer
 from neuronscope_instrumentation.torch.internals import CALL, keep_from_dynamo, skip_in_dynamo
-from neuronscope_instrumentation.torch.slot import GREENLETS, HIDDEN, LIVE, LOCK, Slot, Visitor, slot_of
+from neuronscope_instrumentation.torch.resting import HIDDEN, LIVE, come_back
+from neuronscope_instrumentation.torch.slot import GREENLETS, LOCK, Slot, Visitor, slot_of
 from neuronscope_instrumentation.torch.telling import TELLS, Tap
+
+_RUNTIME: Final = "torch"
 
 
 def observe(module: nn.Module, callback: LayerCallback) -> Callable[[], None]:
@@ -28,11 +31,23 @@ def observe(module: nn.Module, callback: LayerCallback) -> Callable[[], None]:
     Returns:
         An undo for just this observer: idempotent, from any thread, also after the module is gone.
     """
+    if "torch._dynamo" in sys.modules:  # each time: Dynamo's reset forgets
+        _keep_from_dynamo()
+    return MethodType(unwatch, watch(module, callback))
+
+
+def _watch(module: nn.Module, callback: LayerCallback) -> Observer:
+    """One more observer of a module."""
     with LOCK:
         slot = _joined(module)
-        observer = Observer(slot, callback, "torch")
+        observer = Observer(slot, callback, _RUNTIME)
         slot.observers += (observer,)
-    return observer.undo
+    return observer
+
+
+def _unwatch(observer: Observer) -> None:
+    """The observer leaves; idempotent, from any thread."""
+    observer.undo()
 
 
 def edit(module: nn.Module, change: Callable[[Any], Any]) -> Callable[[], None]:
@@ -129,16 +144,23 @@ def _leave_others(slot: Slot, module: nn.Module, visitor: Visitor) -> None:
 
 def _joined(module: nn.Module) -> Slot:
     """The module's slot, for somebody more; made and put in if there is none."""
+    _keep_from_dynamo()
+    slot = come_back(module)
+    if slot is not None:
+        return slot
     slot = slot_of(module)
     if slot is None:
-        slot = Slot(module)
+        slot = Slot(module).prepare(module)
         slot.install(module)
         LIVE[slot.identity] = slot
     slot.see_all(module)
+    return slot
+
+
+def _keep_from_dynamo() -> None:
     keep_from_dynamo(Slot.__call__, _hide, _show)
     if TELLS is not None:
         skip_in_dynamo(TELLS)
-    return slot
 
 
 def _present(slot: Slot, module: nn.Module) -> Slot:
@@ -195,6 +217,10 @@ def _show(_: object) -> None:
 
 
 leave: Final[Callable[[list[Any]], None]] = choose("leave", _leave)
+watch: Final[Callable[[nn.Module, LayerCallback], Observer]] = choose("watch", _watch)
+unwatch: Final[Callable[[Observer], None]] = choose("unwatch", _unwatch)
 
 if (_bind_slots := find("bind_slots")) is not None:
     _bind_slots(LOCK.acquire, LOCK.release, _leave_others, HIDDEN, LIVE, CALL)
+if (_bind_watching := find("bind_watching")) is not None:
+    _bind_watching(_joined, Observer, _RUNTIME)
