@@ -28,7 +28,8 @@ from tests.benchmarks.governor_program import SOCKETS, Program, socket_path
 from tests.benchmarks.pairs import agreement, excess, turns
 
 from neuronscope.demo.models import prepare_smollm2
-from neuronscope.demo.runner import MODEL_SERVER, RAG_SERVICE, DemoProcesses, load_questions
+from neuronscope.demo.programs import MODEL_SERVER, RAG_SERVICE
+from neuronscope.demo.runner import DemoProcesses, load_questions
 
 # What is compared under each budget.  At one per cent next to nothing is captured.
 BUDGETS: Final[Mapping[str, Sequence[str]]] = {

@@ -26,7 +26,8 @@ from collectors import rotel, serving, until
 from neuronscope.artifact import Artifact, load
 from neuronscope.cli.demo import PREFIX
 from neuronscope.demo.models import SMOLLM2, prepare_smollm2
-from neuronscope.demo.runner import MODEL_SERVER, DemoError, DemoProcesses
+from neuronscope.demo.programs import MODEL_SERVER
+from neuronscope.demo.runner import DemoError, DemoProcesses
 from neuronscope.signals import names
 from neuronscope.signals.records import SpanRecord
 from neuronscope.viewer.tree import Node, traces

@@ -13,14 +13,8 @@ from pathlib import Path
 import pytest
 
 from neuronscope.demo.models import NoDepsDependencyError, default_cache_dir, prepare_minilm, prepare_smollm2
-from neuronscope.demo.runner import (
-    MODEL_SERVER,
-    RAG_SERVICE,
-    DemoError,
-    DemoProcesses,
-    Progress,
-    load_questions,
-)
+from neuronscope.demo.programs import MODEL_SERVER, RAG_SERVICE
+from neuronscope.demo.runner import DemoError, DemoProcesses, Progress, load_questions
 from neuronscope.exceptions import MissingDependencyError
 
 pytestmark = [

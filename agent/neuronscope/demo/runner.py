@@ -13,7 +13,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,10 +24,18 @@ from types import TracebackType
 from typing import Any, Literal, cast, final
 
 from neuronscope.demo.models import SMOLLM2
+from neuronscope.demo.programs import (
+    COMMON_ENVIRONMENT,
+    MODEL_SERVER,
+    RAG_SERVICE,
+    Program,
+    free_ports,
+    is_healthy,
+    model_server,
+    rag_service,
+    without_proxy,
+)
 from neuronscope.exceptions import NeuronscopeError
-
-MODEL_SERVER = "model-server"
-RAG_SERVICE = "rag-service"
 
 Stage = Literal["starting", "loading", "ready", "stopping"]
 
@@ -99,18 +106,6 @@ class DemoAnswer:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Program:
-    """How to start a program and how to see that it is ready."""
-
-    name: str
-    command: tuple[str, ...]
-    env: Mapping[str, str]
-    port: int
-    health_path: str
-    loading: str
-
-
 def load_questions() -> list[DemoQuestion]:
     """Read the questions that ship with the corpus."""
     entries = json.loads((_FOLDER / "corpus" / "questions.json").read_text(encoding="utf-8"))
@@ -161,11 +156,6 @@ class DemoProcesses:
         """Where the service answers: `POST /ask` and `GET /healthz`."""
         return f"http://127.0.0.1:{self.service_port}"
 
-    @property
-    def pids(self) -> dict[str, int]:
-        """Process ids by program, while they run: each is the guard whose child the program is."""
-        return {name: running.process.pid for name, running in self._running.items()}
-
     def log_path(self, program: str) -> Path:
         """Say where a program's output goes, as `rag-service` or `model-server`."""
         return self.work_dir / f"{program}.log"
@@ -174,7 +164,7 @@ class DemoProcesses:
         self.work_dir.mkdir(parents=True, exist_ok=True)
         self._link_model()
         try:
-            for program in (self._model_server(), self._service()):
+            for program in (model_server(self.model_port), rag_service(self.service_port, self.model_port)):
                 self._start(program)
             self._wait_until_ready()
         except BaseException:  # Ctrl-C while loading, too, must leave nothing behind
@@ -220,33 +210,6 @@ class DemoProcesses:
             seconds=time.monotonic() - started,
         )
 
-    def _model_server(self) -> _Program:
-        # transformers' own program, named by its module: a console script's place varies.
-        command = (sys.executable, "-m", "transformers.cli.transformers", "serve", SMOLLM2)
-        options = ("--host", "127.0.0.1", "--port", str(self.model_port), "--device", "cpu")
-        return _Program(
-            name=MODEL_SERVER,
-            command=command + options,
-            env={},
-            port=self.model_port,
-            health_path="/health",
-            loading=f"loading {SMOLLM2} (PyTorch, transformers serve)",
-        )
-
-    def _service(self) -> _Program:
-        return _Program(
-            name=RAG_SERVICE,
-            command=(sys.executable, str(_FOLDER / "service.py")),
-            env={
-                "RAG_LLM_BASE_URL": f"http://127.0.0.1:{self.model_port}/v1",
-                "RAG_LLM_MODEL": SMOLLM2,
-                "RAG_PORT": str(self.service_port),
-            },
-            port=self.service_port,
-            health_path="/healthz",
-            loading="loading MiniLM and indexing the corpus (Qdrant, in memory)",
-        )
-
     def _link_model(self) -> None:
         # The server names a local model by its path and demands that name in requests. A link in the
         # working directory makes it the model's plain name, and keeps the user's paths out of telemetry.
@@ -255,11 +218,11 @@ class DemoProcesses:
             link.unlink()
         link.symlink_to(self._model_dir, target_is_directory=True)
 
-    def _start(self, program: _Program) -> None:
+    def _start(self, program: Program) -> None:
         env = {
             **os.environ,
-            **_COMMON_ENVIRONMENT,
-            **_without_proxy(os.environ),
+            **COMMON_ENVIRONMENT,
+            **without_proxy(os.environ),
             **self._environment,
             "OTEL_SERVICE_NAME": program.name,
             **program.env,
@@ -287,7 +250,7 @@ class DemoProcesses:
             self._raise_if_ended()
             for running in list(waiting):
                 program = running.program
-                if _is_healthy(program.port, program.health_path):
+                if is_healthy(program):
                     waiting.remove(running)
                     self._report(program.name, "ready", f"ready on port {program.port}")
                 elif time.monotonic() - running.started > _READY_TIMEOUT_SECONDS:
@@ -328,49 +291,9 @@ class DemoProcesses:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    program: _Program
+    program: Program
     process: subprocess.Popen[bytes]
     started: float
-
-
-_COMMON_ENVIRONMENT = {
-    # More threads than free cores make a small model several times slower.
-    "OMP_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    # Everything is on this machine: no look-ups at a model hub and no question for newer versions.
-    "HF_HUB_OFFLINE": "1",
-    "HF_HUB_DISABLE_UPDATE_CHECK": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    # Logs are quoted when a program dies; they must not be stuck in a buffer then.
-    "PYTHONUNBUFFERED": "1",
-}
-
-
-def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
-    # The service calls the model by HTTP, and a proxy would be asked for this machine's own addresses.
-    own = env.get("no_proxy") or env.get("NO_PROXY") or ""
-    hosts = ",".join(filter(None, ("127.0.0.1", "localhost", own)))
-    return {"NO_PROXY": hosts, "no_proxy": hosts}
-
-
-def free_ports() -> tuple[int, int]:
-    """Two different ports that are free now."""
-    # Both are held at once, so that they differ.
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
-
-
-def _is_healthy(port: int, path: str) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def _post_json(port: int, path: str, body: object) -> tuple[int, bytes]:
