@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import neuronscope as ns
-from neuronscope.interventions import Plan, PlanError, WrongValueError
+from neuronscope.interventions import Plan, PlanError
 from neuronscope.signals import names
 from tracednets import Blocks, X, blocks, left_on
 
@@ -171,8 +171,10 @@ def test_sites_and_shapes_are_checked_against_the_model(net: Blocks) -> None:
         model.run_plan(plan({"site": "nowhere", "op": "zero"}), X)
     with pytest.raises(PlanError, match=r"\(1,\) for \(2, 8\)"):
         model.run_plan(plan({"site": "head", "op": "replace", "value": [1.0]}), X)
-    with pytest.raises((WrongValueError, RuntimeError)):
+    with pytest.raises(PlanError, match=r"step 0 \(add at 'head'\), on hidden states of shape \(2, 8\)"):
         model.run_plan(plan({"site": "head", "op": "add", "vector": [1.0, 2.0]}), X)
+    with pytest.raises(PlanError, match=r"step 1 \(zero at 'head'\).*index 9 is out of bounds"):
+        model.run_plan(plan({"site": "head", "op": "read"}, {"site": "head", "op": "zero", "units": [9]}), X)
     with pytest.raises(PlanError, match="units cannot be told apart"):
         model.run_plan(plan({"site": "head", "op": "zero", "positions": [0], "units": [0]}), X)
     assert not left_on(net)

@@ -110,6 +110,20 @@ def test_inputs_firsts_several_rows_and_patterns() -> None:
         assert both["model.layers.1"].input[0].any()
 
 
+def test_rows_are_had_by_the_tree_of_modules() -> None:
+    """As sites are: by attribute, number and path."""
+    net: Any = llama(layers=2)
+    ids, mask = padded("left")
+    with torch.no_grad(), ns.Model.wrap(net).trace(input_ids=ids, attention_mask=mask) as t:
+        row = t.rows(1)
+        first = row.model.layers[0].first
+        assert torch.equal(first, t["model.layers.0"].first[1:, 2:])
+        row.model.layers[1].mlp.output = row["model.layers"][1]["mlp"].output * 0
+        assert row.output.logits.shape == (1, 3, 128)
+    assert not torch.equal(t.result.logits[1, 2:], net(ids, attention_mask=mask).logits[1, 2:])
+    assert torch.equal(t.result.logits[0], net(ids, attention_mask=mask).logits[0])
+
+
 def test_without_a_mask_rows_are_whole() -> None:
     """And tensors that have no batch are given as they are."""
     net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))

@@ -52,6 +52,7 @@ SLIPS: dict[str, tuple[Callable[[Any], object], type[Exception], str]] = {
     "t[…] = value": (lambda t: t.__setitem__("head", X), TypeError, r"t\['head'\]\.output = value"),
     "rows([0, 1])": (lambda t: t.rows([0, 1]), TypeError, "cannot be interpreted as an integer"),
     "rows(2)": (lambda t: t.rows(2)["head"].output, IndexError, "has 2 rows, no number 2"),
+    "rows.heads": (lambda t: t.rows(0).h[1].heads, AttributeError, r"the whole batch's: t\['h\.1'\]\.heads"),
     "steps[1]": (lambda t: t.steps[1], TypeError, r"for step in t\.steps\[2:3\]"),
 }
 
@@ -94,3 +95,10 @@ def test_text_without_a_tokenizer_is_told(given: object) -> None:
     with ns.Model.wrap(Counts()).trace(given) as t:
         pass
     assert t.result == Counts()(given)
+
+
+def test_a_view_over_nothing_that_sites_have_is_refused(net: Blocks) -> None:
+    """When it is defined, not when it is read."""
+    over: Any = "inptu"
+    with pytest.raises(ValueError, match=r"'heads' is over one of output, input, inputs, not 'inptu'"):
+        ns.Model.wrap(net).view("heads", "h.*", lambda value, _: value, on=over)

@@ -193,8 +193,7 @@ def run_plan(model: Intervening, plan: Plan, args: tuple[Any, ...], kwargs: Mapp
             except LayerNotFoundError as error:
                 raise PlanError(f"step {number} ({step.op}): {error}") from error
             for site in sites:
-                change = _change(step, plan, site.path, reads)
-                site.edit_first(change)
+                site.edit_first(_named(number, step, _change(step, plan, site.path, reads)))
     return PlanResult(t.result, reads)
 
 
@@ -226,6 +225,23 @@ class _told:  # noqa: N801  reads as a statement
                 self._span.add_fact(names.ERROR_TYPE, kind.__name__)
             otel_context.detach(self._token)
             ENGINE.finish(self._span)
+
+
+def _named(number: int, step: Step, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The change, whose failure names the step: a unit or position that the hidden states have not."""
+
+    def changed(hidden: Any) -> Any:
+        try:
+            return change(hidden)
+        except (IndexError, RuntimeError) as error:
+            if type(error) not in {IndexError, RuntimeError}:  # memory that ran out is no fault of the plan
+                raise
+            raise PlanError(
+                f"step {number} ({step.op} at {step.site!r}), on hidden states of shape "
+                f"{tuple(hidden.shape)}: {error}"
+            ) from error
+
+    return changed
 
 
 def _change(step: Step, plan: Plan, path: str, reads: dict[str, list[Any]]) -> Callable[[Any], Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+Place = Literal["output", "input", "inputs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,5 +26,10 @@ class View:
     of: str | type
     read: Callable[[Any, Any], Any]
     write: Callable[[Any, Any, Any], Any] | None = None
-    on: Literal["output", "input", "inputs"] = "output"
+    on: Place = "output"
     description: str = ""
+
+    def __post_init__(self) -> None:
+        places = get_args(Place)
+        if self.on not in places:
+            raise ValueError(f"the view {self.name!r} is over one of {', '.join(places)}, not {self.on!r}")

@@ -40,6 +40,12 @@ class Rows:
         found = self._trace[path]
         return [RowSite(site, self) for site in found] if values.is_sequence(found) else RowSite(found, self)
 
+    def __getattr__(self, name: str) -> Any:
+        """The tree of modules, from the model on."""
+        if name in Rows.__slots__ or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(RowSite(self._trace.root, self), name)
+
     @property
     def positions(self) -> slice:
         """Where the prompt's tokens are; all positions if there is no mask."""
@@ -103,6 +109,21 @@ class RowSite:
     def __init__(self, site: Site, rows: Rows) -> None:
         self._site = site
         self._rows = rows
+
+    def __getattr__(self, name: str) -> RowSite:
+        """A submodule's site, narrowed as this one is."""
+        if name in RowSite.__slots__ or name.startswith("__"):
+            raise AttributeError(name)
+        site = self._site
+        if name not in site.tree.children(site.module):
+            raise AttributeError(
+                f"of rows there are output, first, input and submodules. {name!r} is the whole batch's: "
+                f"t[{site.path!r}].{name}"
+            )
+        return self[name]
+
+    def __getitem__(self, key: str | int) -> RowSite:
+        return RowSite(self._site[key], self._rows)
 
     @property
     def output(self) -> Any:
