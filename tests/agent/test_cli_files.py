@@ -173,6 +173,20 @@ def test_a_timeout_of_nothing_is_refused(
     assert "'0' is not a number of seconds, more than 0 and at most 86,400" in err
 
 
+@pytest.mark.parametrize("option", ["--traces-at", "--metrics-at"])
+@pytest.mark.parametrize(
+    "url",
+    ["localhost:9090", "prometheus", "file:///etc", "http://", "http://[::1", "http://a:99999", "http://a b"],
+)
+def test_an_address_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, url: str
+) -> None:
+    """Before any library is looked at; most often the scheme was forgotten."""
+    found, out, err = neuronscope(monkeypatch, capsys, "doctor", option, url)
+    assert (found, out) == (2, "")
+    assert f"{url!r} is no address; it must be like http://localhost:9090" in err
+
+
 @pytest.mark.parametrize("effect", ["nan", "inf", "-1", "-inf", "much"])
 def test_a_gate_that_cannot_close_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], effect: str

@@ -16,7 +16,7 @@ import msgspec
 from neuronscope import compiled
 from neuronscope._version import __version__
 from neuronscope.cli.bar import bar
-from neuronscope.cli.values import SECONDS
+from neuronscope.cli.values import SECONDS, URL
 from neuronscope.doctor import LibraryReport, examine_apart, examine_exports, examine_library, library_names
 from neuronscope.doctor.exports import first_calls
 from neuronscope.exporters import Examination
@@ -35,9 +35,15 @@ _OTHERS: Final = frozenset({"NEURONSCOPE_CONFIG", "NEURONSCOPE_CACHE", compiled.
 @click.argument("libraries", nargs=-1)
 @click.option("--no-exports", is_flag=True, help="Send and write nothing.")
 @click.option(
-    "--traces-at", metavar="URL", default="", help="Look for the probe span in this Jaeger or Tempo."
+    "--traces-at",
+    metavar="URL",
+    type=URL,
+    default="",
+    help="Look for the probe span in this Jaeger or Tempo.",
 )
-@click.option("--metrics-at", metavar="URL", default="", help="Look for our metrics in this Prometheus.")
+@click.option(
+    "--metrics-at", metavar="URL", type=URL, default="", help="Look for our metrics in this Prometheus."
+)
 @click.option(
     "--wait", "wait_s", metavar="SECONDS", type=SECONDS, default=30.0, show_default=True, help="For both."
 )

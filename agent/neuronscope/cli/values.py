@@ -1,18 +1,20 @@
-"""Numbers and ids on the command line: one way to read them, one way to refuse what is none."""
+"""Numbers, ids and addresses on the command line: one way to read them, one way to refuse what is none."""
 
 from __future__ import annotations
 
 import math
 import re
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import click
 
 if TYPE_CHECKING:
     _Floats = click.ParamType[float]
     _Integers = click.ParamType[int]
+    _Texts = click.ParamType[str]
 else:  # click 8.1's has no parameters
-    _Floats = _Integers = click.ParamType
+    _Floats = _Integers = _Texts = click.ParamType
 
 
 class Number(_Floats):
@@ -77,8 +79,26 @@ class Id(_Integers):
         return int(value, 16)
 
 
+class Url(_Texts):
+    """The address of a server that speaks HTTP."""
+
+    name = "url"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Wrong usage where it is none; "" stays: nothing was said."""
+        try:
+            parts = urlsplit(value)
+            sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port that is none, half an IPv6 address
+            sound = False
+        if value and (not sound or re.search(r"\s", value)):
+            self.fail(f"{value!r} is no address; it must be like http://localhost:9090", param, ctx)
+        return value
+
+
 _DAY_S: Final = 86_400
 SECONDS: Final = Number(0, _DAY_S, what="a number of seconds")
 SOME_SECONDS: Final = Number(0, _DAY_S, above=True, what="a number of seconds")
 SPAN_ID: Final = Id(16)
 TRACE_ID: Final = Id(32)
+URL: Final = Url()
