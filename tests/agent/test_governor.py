@@ -82,6 +82,21 @@ def test_the_ladder_goes_down_step_by_step(caplog: pytest.LogCaptureFixture) -> 
         assert "LayerActivations" in record.getMessage()
 
 
+def test_critical_probes_stay_where_the_others_are_left_out() -> None:
+    """As the specification says it of attention maps: what they cost more is not taken from what is vital."""
+    bench = Bench()
+    maps = bench.budget.site("AttentionMaps", "tiny/0")
+    health = bench.budget.site("NumericHealth", "tiny/0", critical=True)
+    seen: list[tuple[Fidelity, Fidelity]] = []
+    for _ in range(600):
+        bench.work(MS)
+        left_out = bench.capture(DEAR, site=maps)
+        seen.append((left_out, bench.capture(CHEAP, Fidelity.SUMMARY, health)))
+    late = seen[300:]
+    assert sum(fidelity is Fidelity.OFF for fidelity, _ in late) > 0.9 * len(late)
+    assert sum(fidelity is Fidelity.SUMMARY for _, fidelity in late) > 0.7 * len(late)
+
+
 def state_of(budget: Budget) -> Fidelity:
     """The state now; type checkers take a property for a constant."""
     return budget.state

@@ -33,7 +33,7 @@ class Budget(Bucket):
 
         A capture that is granted must be followed by `spend`.
         """
-        if site.turn >= self._open_to and self._clock() < self._closed_until:
+        if site.turn >= self._open_to and not site.critical and self._clock() < self._closed_until:
             site.refused += 1
             return _OFF
         cost = (site.full_table if want is _FULL else site.summary_table)[nbytes.bit_length()]
