@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TypeVar, Union
+from typing import Any, TypeVar, Union
 
 import msgspec
 
@@ -274,35 +274,31 @@ def decode(kind: type[D], data: bytes | memoryview) -> D:
     Raises:
         NszError: too long, too deep, no JSON, or not of this kind.
     """
-    decode_json: msgspec.json.Decoder[D] = _decoder(kind)
-    return _decode(decode_json, data)
+    decode_one: Callable[[bytes | memoryview], D] = _decoder(kind)
+    return decode_one(data)
 
 
 def decoder(kind: type[D]) -> Callable[[bytes | memoryview], D]:
     """`decode` for one kind of document, for many of them."""
-    decode_json: msgspec.json.Decoder[D] = _decoder(kind)
-    return lambda data: _decode(decode_json, data)
-
-
-def _decode(decoder: msgspec.json.Decoder[D], data: bytes | memoryview) -> D:
-    if len(data) > MAX_RECORD_JSON:
-        raise NszError(f"JSON record of {len(data)} bytes; at most {MAX_RECORD_JSON} are allowed")
-    try:
-        document: D = decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise NszError(f"not a {_kind(decoder)}: {error}") from None
-    except RecursionError:
-        raise NszError("JSON record is nested too deeply") from None
-    return document
-
-
-def _kind(decoder: msgspec.json.Decoder[D]) -> str:
-    return str(getattr(decoder.type, "__name__", decoder.type))
+    decode_one: Callable[[bytes | memoryview], D] = _decoder(kind)
+    return decode_one
 
 
 @cache
-def _decoder(kind: type[D]) -> msgspec.json.Decoder[D]:
-    return msgspec.json.Decoder(kind)
+def _decoder(kind: type[Document]) -> Callable[[bytes | memoryview], Any]:
+    read = msgspec.json.Decoder(kind).decode
+
+    def decode_one(data: bytes | memoryview) -> Document:
+        if len(data) > MAX_RECORD_JSON:
+            raise NszError(f"JSON record of {len(data)} bytes; at most {MAX_RECORD_JSON} are allowed")
+        try:
+            return read(data)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise NszError(f"not a {kind.__name__}: {error}") from None
+        except RecursionError:
+            raise NszError("JSON record is nested too deeply") from None
+
+    return decode_one
 
 
 def json_schema(kind: type[Document]) -> bytes:

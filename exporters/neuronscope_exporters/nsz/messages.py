@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from neuronscope.exceptions import NszError, NszLimitError
@@ -43,7 +43,7 @@ class Messages:
         self._bytes = 0
         self.twins: Filter | None = None
 
-    def of(self, place: ChunkPlace, *, kept: bool = True) -> Iterator[Message]:
+    def of(self, place: ChunkPlace, *, kept: bool = True) -> Iterable[Message]:
         """(channel, data) of a chunk's messages that are to be read from this file.
 
         As `all_of`.
@@ -51,7 +51,7 @@ class Messages:
         found = self.all_of(place, kept=kept)
         return found if self.twins is None else self.twins.without(place, found)
 
-    def all_of(self, place: ChunkPlace, *, kept: bool = True) -> Iterator[Message]:
+    def all_of(self, place: ChunkPlace, *, kept: bool = True) -> Sequence[Message]:
         """(channel, data) of a chunk's messages; nothing, and damage, if it is not sound.
 
         Args:
@@ -68,11 +68,11 @@ class Messages:
             declared = [layout.parse_channel(body) for body in channels]
         except NszError as error:
             self._log.stretch(place.offset, place.length, str(error))
-            return
+            return ()
         # Topics are always kept.
         self._spend(place, len(records) if kept else sum(map(len, channels)))
         self.topics.update(declared)
-        yield from messages
+        return messages
 
     def _spend(self, place: ChunkPlace, size: int) -> None:
         more = size - self._spent.get(place.offset, 0)
