@@ -26,6 +26,12 @@ TASKS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def told_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pipelines put into the environment where it is not there."""
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+
+
 def pipe(task: str, folder: Path) -> Any:
     """A pipeline of a tiny model whose vocabulary is `WORDS`."""
     import transformers
