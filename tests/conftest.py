@@ -14,7 +14,9 @@ from opentelemetry import trace
 from opentelemetry.util._once import Once
 
 import conventions
+import processwide
 from neuronscope import platform
+from neuronscope.dumping import leave_signal
 from neuronscope.engine import ENGINE
 from neuronscope.engine.guard import GUARD
 from neuronscope.engine.invocation import Invocation
@@ -29,6 +31,7 @@ def pytest_configure() -> None:
     """Programs that tests start answer Ctrl-C, also where a shell started us ignoring it, as behind `&`."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    processwide.watch_bindings()
 
 
 def pytest_collection_finish() -> None:
@@ -47,7 +50,25 @@ def collect_garbage() -> None:
 
 
 @pytest.fixture(autouse=True)
-def clean_process() -> Iterator[None]:
+def same_process() -> Iterator[None]:
+    """What a test changes for the whole process fails that test, not another one after it."""
+    before = processwide.look()
+    yield
+    changed = processwide.changes(before)
+    assert not changed, "the test leaves the process changed:\n" + "\n".join(changed)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def same_process_as_before_the_module() -> Iterator[None]:
+    """The same of what a module's fixtures change."""
+    before = processwide.look()
+    yield
+    changed = processwide.changes(before)
+    assert not changed, "the module leaves the process changed:\n" + "\n".join(changed)
+
+
+@pytest.fixture(autouse=True)
+def clean_process(same_process: None) -> Iterator[None]:
     """Faults of ours surface; the process is as new afterwards."""
     GUARD.reraise = True
     GUARD.reset()
@@ -55,15 +76,19 @@ def clean_process() -> Iterator[None]:
     yield
     otel_context.attach(before)  # nothing that a test has made current is the next one's parent
     GUARD.reraise = False
+    installed = platform.installations()
     platform.uninstrument()
     ENGINE.stop(1.0)
     platform.forget()
+    leave_signal()
     reset_tracer_provider()
     collect_garbage()
+    left = processwide.still_wrapped(installed)
+    assert not left, f"still observed though nothing is instrumented: {left}"
 
 
 @pytest.fixture(autouse=True, scope="module")
-def clean_module() -> Iterator[None]:
+def clean_module(same_process_as_before_the_module: None) -> Iterator[None]:
     """What a module's fixtures have left is told within the module."""
     yield
     collect_garbage()
