@@ -260,7 +260,7 @@ class Side:
         with torch.no_grad():
             for _ in range(2):
                 base()
-                without += [self._time(base) for _ in range(forwards * min(self._per_call, 4))]
+                without += [self._time(base, self._per_call) for _ in range(forwards)]
                 with self._way(self._model, self._forward) as watched:
                     watched()
                     with_ += [self._time(watched) / self._per_call for _ in range(forwards)]
@@ -272,10 +272,12 @@ class Side:
         return sorted(times)[len(times) // 4]
 
     @staticmethod
-    def _time(forward: Forward) -> float:
+    def _time(forward: Forward, times: int = 1) -> float:
+        """Of one forward, of some in a row: the lower ones of single forwards are below any mean."""
         started = time.thread_time_ns()
-        forward()
-        return (time.thread_time_ns() - started) / 1e6
+        for _ in range(times):
+            forward()
+        return (time.thread_time_ns() - started) / 1e6 / times
 
 
 def kernel(way: str, elements: int) -> float:
