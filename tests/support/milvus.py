@@ -15,6 +15,7 @@ __all__ = ["CONNECTED_S", "store"]
 
 CONNECTED_S: Final = 60.0  # its clients give up after ten seconds else, which a loaded machine may need
 _free: list[str] = []
+_folders: list[str] = []
 # It tells of every refused call with a trace in which there are times.
 for _name in ("pymilvus", "milvus_lite"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -32,5 +33,11 @@ def store() -> Generator[str]:
 
 def _new() -> str:
     folder = tempfile.mkdtemp(prefix="neuronscope-milvus-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _folders.append(folder)
     return str(Path(folder) / "store.db")
+
+
+@atexit.register  # now, before Milvus registers its own end: that comes first then, and writes once more
+def _remove() -> None:
+    for folder in _folders:
+        shutil.rmtree(folder, ignore_errors=True)
