@@ -182,12 +182,12 @@ def test_the_orm_is_observed(client: Any) -> None:
 
         def use() -> Any:
             found = collection.search([QUERY], "a", params, 3, expr="key != 'k1'", output_fields=["title"])
-            later = collection.search([QUERY], "a", params, 3, _async=True)
+            later = collection.search([QUERY], "a", params, 3, _async=True).result()  # before anything is written
             row = {"key": "new", "a": QUERY, "b": QUERY, "title": SECRET}
             inserted = collection.insert([row]).insert_count
             rows = collection.query("key == 'new'")
             deleted = collection.delete("key == 'new'").delete_count
-            return [hit.id for hit in found[0]], later.result()[0].ids, inserted, len(rows), deleted
+            return [hit.id for hit in found[0]], later[0].ids, inserted, len(rows), deleted
 
         expected = use()
         observed, spans = observe("milvus", use)
