@@ -182,9 +182,8 @@ def test_the_orm_is_observed(client: Any) -> None:
 
         def use() -> Any:
             found = collection.search([QUERY], "a", params, 3, expr="key != 'k1'", output_fields=["title"])
-            later = collection.search(
-                [QUERY], "a", params, 3, _async=True
-            ).result()  # before rows are written
+            future = collection.search([QUERY], "a", params, 3, _async=True)
+            later = future.result()  # before rows are written, which it might find
             row = {"key": "new", "a": QUERY, "b": QUERY, "title": SECRET}
             inserted = collection.insert([row]).insert_count
             rows = collection.query("key == 'new'")
