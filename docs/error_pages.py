@@ -8,10 +8,10 @@ from typing import Final
 
 from made_pages import REFERENCE, page
 from neuronscope import exceptions
+from neuronscope.dashboards.runbooks import renewed
 from neuronscope.interventions import errors as of_interventions
 
 HEAD: Final = "<!-- made by docs/generate.py: edit below -->"
-END: Final = "<!-- end of what is made -->"
 TODO: Final = "\n\n## When\n\n## What to do\n"
 
 
@@ -36,12 +36,7 @@ def error_pages() -> dict[str, str]:
     found = {"errors/README.md": _tree()}
     for one in error_classes():
         name = f"errors/{one.__name__}.md"
-        path = REFERENCE / name
-        rest = TODO
-        if path.exists():
-            _, mark, below = path.read_text(encoding="utf-8").partition(END)
-            rest = below if mark else TODO
-        found[name] = f"# {one.__name__}\n\n{HEAD}\n\n{_head(one)}\n\n{END}{rest}"
+        found[name] = renewed(REFERENCE / name, f"# {one.__name__}\n\n{HEAD}\n\n{_head(one)}", TODO)
     return found
 
 

@@ -42,14 +42,18 @@ def texts(thresholds: Thresholds, folder: Path) -> dict[str, str]:
     """The pages as they should be, with what is written by hand in those that are there."""
     found: dict[str, str] = {}
     for name, alerts in pages(thresholds).items():
-        path = folder / name
-        rest = _TODO
-        if path.exists():
-            _, mark, below = path.read_text(encoding="utf-8").partition(END)
-            rest = below if mark else _TODO
-        found[name] = f"# {alerts[0].name}\n\n{BEGIN}\n\n{_head(alerts)}\n\n{END}{rest}"
+        found[name] = renewed(folder / name, f"# {alerts[0].name}\n\n{BEGIN}\n\n{_head(alerts)}", _TODO)
     found["README.md"] = _index(thresholds)
     return found
+
+
+def renewed(path: Path, head: str, todo: str) -> str:
+    """A page with a new head above what is written by hand, or above what is to be written."""
+    rest = todo
+    if path.exists():
+        _, mark, below = path.read_text(encoding="utf-8").partition(END)
+        rest = below if mark else todo
+    return f"{head}\n\n{END}{rest}"
 
 
 def _head(alerts: Sequence[Alert]) -> str:

@@ -1,4 +1,4 @@
-"""Typed views over spans: the same whether the span is live or read from a file (there, lists are tuples)."""
+"""Typed views over spans: the same whether the span is live or read from a file."""
 
 from __future__ import annotations
 
